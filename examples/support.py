@@ -1,0 +1,66 @@
+"""What every example needs: arrays on the GPU if torch sees one, numpy arrays otherwise, and a
+check against a float64 reference.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16,
+         "int32": np.int32, "int64": np.int64, "uint8": np.uint8}
+
+
+@functools.cache
+def torch_gpu() -> Any:
+    """The torch module if it is installed and sees a GPU, else None."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch if torch.cuda.is_available() else None
+
+
+def array(values: np.ndarray, dtype: str) -> Any:
+    """`values` as an array of `dtype` where the kernels run: a torch tensor on the GPU, or numpy."""
+    torch = torch_gpu()
+    if torch is None:
+        return np.ascontiguousarray(values.astype(NUMPY[dtype]))
+    if dtype == "bfloat16":  # numpy has no such type of its own, so torch rounds
+        return torch.from_numpy(values.astype(np.float32)).to("cuda", torch.bfloat16)
+    return torch.from_numpy(np.ascontiguousarray(values.astype(NUMPY[dtype]))).cuda()
+
+
+def poisoned(shape: int | tuple[int, ...], dtype: str) -> Any:
+    """An output full of NaN (99 for integers): what a kernel forgets to write shows."""
+    return array(np.full(shape, 99.0 if "int" in dtype else np.nan), dtype)
+
+
+def host(a: Any) -> np.ndarray:
+    """The values as a float64 numpy array."""
+    if not isinstance(a, np.ndarray):
+        a = a.detach().double().cpu().numpy()
+    return a.astype(np.float64)
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    """Standard normal float64 values."""
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def check(what: str, got: Any, expected: np.ndarray, tolerance: float) -> None:
+    """Print the largest error relative to max(1, |expected|); AssertionError if it is too large."""
+    values = host(got)
+    assert values.shape == expected.shape, f"{what}: shape {values.shape}, not {expected.shape}"
+    error = np.abs(values - expected) / np.maximum(1.0, np.abs(expected))
+    worst = float(error.max()) if error.size else 0.0
+    assert worst <= tolerance, f"{what}: error {worst:.3g}, more than {tolerance:.3g}"
+    print(f"{what}: ok (error {worst:.1e})")
+
+
+def place() -> str:
+    """Where the kernels of this run execute, for the examples to print."""
+    return "on the CPU, interpreted" if torch_gpu() is None else "on the GPU"

@@ -1,0 +1,27 @@
+"""Shared by all tests: the seeded random generator, --update-golden, verification after passes."""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+import numpy as np
+import pytest
+
+os.environ["TILEC_VERIFY"] = "1"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true",
+                     help="rewrite the CHECK lines of tests/lit from what the passes print now")
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """A generator seeded by the test's name, so that a test's numbers do not depend on others."""
+    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))

@@ -1,0 +1,59 @@
+"""tilec: a tile compiler for GPU kernels in Python; every level is text and runs on a CPU.
+
+Names load on first use, so that `import tilec` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# name -> (module, attribute; None for the module itself)
+_LAZY: dict[str, tuple[str, str | None]] = {
+    "jit": ("tilec.runtime.jit", "jit"),
+    "JITFunction": ("tilec.runtime.jit", "JITFunction"),
+    "compile": ("tilec.runtime.aot", "compile"),
+    "CompiledKernel": ("tilec.runtime.kernel", "CompiledKernel"),
+    "cdiv": ("tilec.runtime.aot", "cdiv"),
+    "next_power_of_2": ("tilec.runtime.aot", "next_power_of_2"),
+    **{name: ("tilec.errors", name) for name in (
+        "TilecError", "CompilationError", "CompileTimeAssertionError", "IRError",
+        "OutOfResources", "InterpreterError", "SimulatorError", "LaunchError", "DriverError",
+        "ToolError", "InternalError")},
+    **{name: (f"tilec.{name}", None) for name in (
+        "language", "knobs", "interp", "sim", "ir", "passes", "errors", "target", "runtime",
+        "compiler", "tools")},
+}
+__all__ = list(_LAZY)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tilec' has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    found: Any = importlib.import_module(module)
+    if attribute is not None:
+        found = getattr(found, attribute)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])
+
+
+if TYPE_CHECKING:
+    from tilec import interp as interp
+    from tilec import knobs as knobs
+    from tilec import language as language
+    from tilec import sim as sim
+    from tilec.errors import CompilationError as CompilationError
+    from tilec.errors import OutOfResources as OutOfResources
+    from tilec.runtime.aot import cdiv as cdiv
+    from tilec.runtime.aot import compile as compile
+    from tilec.runtime.aot import next_power_of_2 as next_power_of_2
+    from tilec.runtime.jit import JITFunction as JITFunction
+    from tilec.runtime.jit import jit as jit
+    from tilec.runtime.kernel import CompiledKernel as CompiledKernel

@@ -1,0 +1,209 @@
+"""Lowering of index arithmetic: constant offsets of integer and pointer tiles are kept apart.
+
+They end as immediates of addresses, so that a thread computes one address for all its registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tilec.codegen.context import CodeGen, compute, fragment_of, lower
+from tilec.codegen.elementwise import lower_elementwise
+from tilec.codegen.emit import POINTER, Reg
+from tilec.codegen.values import Index, Tile, align, plan, take, uniform
+from tilec.ir import ops
+from tilec.ir.axis import AxisInfo
+from tilec.ir.core import Value
+from tilec.ir.types import Pointer, Scalar, Tensor, element_of, scalar_of
+
+
+@lower(ops.Arange)
+def _arange(cg: CodeGen, op: ops.Arange) -> None:
+    frag = fragment_of(op.result)
+    thread = cg.coordinate(frag, 0)
+    bits = op.start
+    for basis in (*frag.lane_bases, *frag.warp_bases):
+        bits |= basis[0]
+    registers = [place.base[0] + place.xor[0] for place in frag.register_coords]
+    start = cg.e.int_op("add", thread, op.start)
+    # The start's bits are disjoint from all others if no other place can set them.
+    reach = (1 << (op.end - op.start - 1).bit_length()) - 1
+    zeros = 0x7FFFFFFF & ~bits if op.start >= 0 and not op.start & reach else 0
+    index = (0,) * len(registers) if len(registers) > 1 else None
+    cg.env[op.result] = Tile(start, len(registers), index, _offsets(registers), zeros)
+
+
+@lower(ops.Splat)
+def _splat(cg: CodeGen, op: ops.Splat) -> None:
+    zeros = _known_zeros(op.x, cg.axis.get(op.x))
+    cg.env[op.result] = uniform(cg.scalar(op.x), fragment_of(op.result).num_registers, zeros)
+
+
+@lower(ops.Constant)
+def _constant(cg: CodeGen, op: ops.Constant) -> None:
+    reg = cg.e.const(op.value, cg.element(op.result)) if not _is_fp8(op.result) else \
+        _fp8_constant(cg, op)
+    if not isinstance(op.result.type, Tensor):
+        cg.env[op.result] = reg
+        return
+    zeros = _known_zeros(op.result, cg.axis.get(op.result))
+    cg.env[op.result] = uniform(reg, fragment_of(op.result).num_registers, zeros)
+
+
+def _is_fp8(value: Value) -> bool:
+    t = scalar_of(value.type)
+    return t.is_float and t.bits == 8
+
+
+def _fp8_constant(cg: CodeGen, op: ops.Constant) -> Reg:
+    return cg.e.const(fp8_bits(float(op.value), scalar_of(op.result.type)), "i8")
+
+
+def fp8_bits(value: float, t: Scalar) -> int:
+    """The byte of a value that `t` represents exactly."""
+    for byte in range(128):
+        if fp8_value(byte, t) == abs(value):
+            negative = value < 0 or str(value)[0] == "-"
+            return byte | (0x80 if negative else 0)
+    return 0x7F
+
+
+def fp8_value(byte: int, t: Scalar) -> float:
+    """The value of a byte below 128."""
+    bias = 7 if t.mantissa == 3 else 15
+    exponent, fraction = byte >> t.mantissa, byte & ((1 << t.mantissa) - 1)
+    if t.mantissa == 3 and byte == 0x7F or t.mantissa == 2 and byte > 0x7C:
+        return float("nan")
+    if t.mantissa == 2 and byte == 0x7C:
+        return float("inf")
+    lead = 1 << t.mantissa if exponent else 0
+    return float((lead + fraction) * 2.0 ** (max(exponent, 1) - bias - t.mantissa))
+
+
+def _known_zeros(value: Value, info: AxisInfo) -> int:
+    element = element_of(value.type)
+    if not isinstance(element, Scalar) or element.is_float:
+        return 0
+    if info.constant is not None:
+        return ~info.constant & ((1 << (element.bits - 1)) - 1)
+    return info.all_divisor - 1
+
+
+def _offsets(values: list[int]) -> Index:
+    return tuple(values) if any(values) else None
+
+
+def _separable(cg: CodeGen, *tiles: Tile) -> bool:
+    """Whether keeping offsets apart leaves fewer distinct values than elements."""
+    indices = tuple((t.index, None) for t in tiles)
+    return len(plan(tiles[0].size, indices)[0]) < max(2, tiles[0].size)
+
+
+def _sum(cg: CodeGen, op: Any, sign: int) -> bool:
+    """Add or subtract tiles with their offsets apart; False if that gains nothing."""
+    if not isinstance(op.result.type, Tensor) or scalar_of(op.result.type).is_float or \
+            scalar_of(op.result.type).is_bool:
+        return False
+    a, b = cg.tile(op.lhs), cg.tile(op.rhs)
+    if a.offset is None and b.offset is None or not _separable(cg, a, b):
+        return False
+    regs, index = align(cg.e, [replace(t, offset=None) for t in (a, b)])
+    reg = cg.e.binary("add" if sign > 0 else "sub", *regs)
+    offset = [a.offset_of(i) + sign * b.offset_of(i) for i in range(a.size)]
+    cg.env[op.result] = Tile(reg, a.size, index, _offsets(offset), _sum_zeros(a, b, sign))
+    return True
+
+
+def _sum_zeros(a: Tile, b: Tile, sign: int) -> int:
+    """Bits that stay zero: those below the lowest at which both may have a one."""
+    both = ~a.zeros & ~b.zeros if sign > 0 else ~b.zeros
+    low = both & -both
+    below = low - 1 if low > 0 else -1
+    return a.zeros & b.zeros & below if sign > 0 else a.zeros & below
+
+
+@lower(ops.Add)
+def _add(cg: CodeGen, op: ops.Add) -> None:
+    if not _sum(cg, op, 1):
+        lower_elementwise(cg, op)
+        _note_zeros(cg, op.result)
+
+
+@lower(ops.Sub)
+def _sub(cg: CodeGen, op: ops.Sub) -> None:
+    if not _sum(cg, op, -1):
+        lower_elementwise(cg, op)
+        _note_zeros(cg, op.result)
+
+
+@lower(ops.Mul)
+def _mul(cg: CodeGen, op: ops.Mul) -> None:
+    factor = cg.axis.get(op.rhs).constant
+    held = cg.env[op.lhs]
+    if factor is not None and factor > 0 and isinstance(held, Tile) and held.offset is not None \
+            and not scalar_of(op.result.type).is_float:
+        reg = cg.e.binary("mul", held.reg, cg.e.const(factor, held.reg.elem, held.reg.n))
+        offset = tuple(c * factor for c in held.offset)
+        low = factor & -factor
+        zeros = held.zeros << (low.bit_length() - 1) | (low - 1) if factor == low else low - 1
+        zeros &= (1 << (held.reg.bits - 1)) - 1
+        cg.env[op.result] = Tile(reg, held.size, held.index, offset, zeros)
+        return
+    lower_elementwise(cg, op)
+    _note_zeros(cg, op.result)
+
+
+def _note_zeros(cg: CodeGen, value: Value) -> None:
+    """Remember divisibility, so that offsets added later are known not to carry."""
+    held = cg.env[value]
+    if isinstance(held, Tile):
+        cg.env[value] = replace(held, zeros=_known_zeros(value, cg.axis.get(value)))
+
+
+@lower(ops.Cast)
+def _cast(cg: CodeGen, op: ops.Cast) -> None:
+    """Widening an integer keeps offsets apart where adding them cannot carry."""
+    src, dst = scalar_of(op.x.type), scalar_of(op.result.type)
+    held = cg.env[op.x]
+    widens = src.is_int and dst.is_int and not src.is_bool and dst.bits > src.bits
+    if isinstance(held, Tile) and held.offset is not None and widens and held.offsets_are_bits:
+        reg = cg.e.resize(held.reg, f"i{dst.bits}", src.is_signed)
+        cg.env[op.result] = replace(held, reg=reg)
+    else:
+        lower_elementwise(cg, op)
+
+
+@lower(ops.Hint)
+def _hint(cg: CodeGen, op: ops.Hint) -> None:
+    cg.env[op.result] = cg.env[op.x]
+
+
+@compute(ops.AddPtr)
+def _add_scalars(cg: CodeGen, op: ops.AddPtr, pointer: Reg, offset: Reg) -> Reg:
+    e = cg.e
+    pointee = element_of(op.ptr.type)
+    assert isinstance(pointee, Pointer)
+    wide = e.resize(offset, "i64", scalar_of(op.offset.type).is_signed)
+    elem = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[pointee.pointee.bytes]
+    return e.new(f"getelementptr {elem}, {pointer.type} {pointer.ref}, {wide.type} {wide.ref}",
+                 POINTER, pointer.n)
+
+
+@lower(ops.AddPtr)
+def _add_pointer(cg: CodeGen, op: ops.AddPtr) -> None:
+    if not isinstance(op.result.type, Tensor):
+        cg.env[op.result] = _add_scalars(cg, op, cg.scalar(op.ptr), cg.scalar(op.offset))
+        return
+    pointer, offset = cg.tile(op.ptr), cg.tile(op.offset)
+    pointee = element_of(op.ptr.type)
+    assert isinstance(pointee, Pointer)
+    size = pointee.pointee.bytes
+    if offset.offset is not None and offset.reg.bits < 64 and not offset.offsets_are_bits:
+        # Adding could wrap before it is widened: add first.
+        elements, index = plan(offset.size, (offset.form,))
+        offset = Tile(take(cg.e, offset, elements), offset.size, index)
+    regs, index = align(cg.e, [replace(t, offset=None) for t in (pointer, offset)])
+    reg = _add_scalars(cg, op, *regs)
+    offsets = [pointer.offset_of(i) + size * offset.offset_of(i) for i in range(offset.size)]
+    cg.env[op.result] = Tile(reg, offset.size, index, _offsets(offsets))

@@ -1,0 +1,165 @@
+"""The state of lowering one kernel, and the table of lowering rules.
+
+A rule takes the context and an op, and sets the op's results. A rule of `compute` takes the
+operands' registers instead: scalars, or vectors of any one width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from tilec.codegen.emit import SHARED, DebugInfo, Emit, Reg, llvm_element
+from tilec.codegen.values import Tile, full, uniform, whole
+from tilec.ir.axis import AxisAnalysis
+from tilec.ir.core import Block, Func, Op, Value
+from tilec.ir.fragment import Fragment, fragment
+from tilec.ir.linear import LinearLayout
+from tilec.ir.rules import Rules
+from tilec.ir.types import Tensor, element_of
+from tilec.target import Target
+
+lower = Rules("LLVM lowering")
+compute = Rules("elementwise lowering")
+
+SMEM = "@smem"
+
+
+class CodeGen:
+    """Lowers one function. `env` maps every value to a Reg (scalars) or a Tile."""
+
+    def __init__(self, func: Func, num_warps: int, target: Target) -> None:
+        self.func = func
+        self.target = target
+        self.num_warps = num_warps
+        self.e = Emit()
+        self.axis = AxisAnalysis(func)
+        self.debug = DebugInfo(func.name, func.loc)
+        self.env: dict[Value, Reg | Tile] = {}
+
+    # ---- values
+    def scalar(self, value: Value) -> Reg:
+        """The register of a scalar or pointer."""
+        reg = self.env[value]
+        assert isinstance(reg, Reg)
+        return reg
+
+    def tile(self, value: Value) -> Tile:
+        """What the thread holds of a tile; a scalar counts as a tile of one register."""
+        held = self.env[value]
+        return held if isinstance(held, Tile) else Tile(held, 1)
+
+    def whole(self, value: Value) -> Reg:
+        """All registers of a tile as one vector; or the scalar."""
+        held = self.env[value]
+        return held if isinstance(held, Reg) else whole(self.e, held)
+
+    def set(self, value: Value, result: Reg | Tile) -> None:
+        """Bind a value; a register given for a tile holds the whole fragment."""
+        if isinstance(result, Reg) and isinstance(value.type, Tensor):
+            size = fragment_of(value).num_registers
+            result = full(result) if result.lanes == size else uniform(result, size)
+        self.env[value] = result
+
+    def element(self, value: Value) -> str:
+        """The LLVM element type of a value."""
+        return llvm_element(element_of(value.type))
+
+    def block(self, block: Block) -> Sequence[Value]:
+        """Lower the ops of a block but its terminator, whose operands are returned."""
+        for op in block:
+            if op.terminator:
+                return op.operands
+            self.op(op)
+        return ()
+
+    def op(self, op: Op) -> None:
+        """Lower one op."""
+        self.e.dbg = self.debug.at(op.loc)
+        lower[type(op)](self, op)
+
+    # ---- threads
+    def thread(self) -> Reg:
+        """The thread's index in the CTA."""
+        return self.e.once("tid", lambda: self.e.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32", 0, ()))
+
+    def thread_bits(self, columns: Sequence[int]) -> Reg:
+        """XOR of columns[b] over the set bits b of the thread index (five lane bits, then warp)."""
+        key = tuple(columns)
+        return self.e.once(key, lambda: self._thread_bits(key))
+
+    def _thread_bits(self, columns: tuple[int, ...]) -> Reg:
+        e = self.e
+        total: Reg | None = None
+        for delta, mask in _moves(columns):
+            part = self.thread()
+            if mask != (1 << len(columns)) - 1 or mask + 1 != 32 * self.num_warps:
+                part = e.int_op("and", part, mask)
+            part = e.int_op("shl", part, delta) if delta >= 0 else e.int_op("lshr", part, -delta)
+            total = part if total is None else e.binary("xor", total, part)
+        return e.const(0, "i32") if total is None else total
+
+    def coordinate(self, frag: Fragment, dim: int) -> Reg:
+        """The thread part of a coordinate; registers add constants to it."""
+        return self.thread_bits([b[dim] for b in (*frag.lane_bases, *frag.warp_bases)])
+
+    def is_thread(self, mask: int) -> Reg:
+        """Whether the thread index has none of the bits of `mask`."""
+        def make() -> Reg:
+            bits = self.e.int_op("and", self.thread(), mask)
+            return self.e.compare("eq", bits, self.e.const(0, "i32"))
+        return self.e.once(("is_thread", mask), make)
+
+    @property
+    def all_threads(self) -> int:
+        """The mask of all bits of the thread index."""
+        return 32 * self.num_warps - 1
+
+    def barrier(self) -> None:
+        """All threads of the CTA wait for each other."""
+        self.e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) convergent")
+        self.e.declared["barrier"] = ("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32) "
+                                      "convergent nounwind")
+
+    def warp_barrier(self) -> None:
+        """The lanes of the warp wait for each other."""
+        self.e.do("call void @llvm.nvvm.bar.warp.sync(i32 -1) convergent")
+        self.e.declared["warp"] = "declare void @llvm.nvvm.bar.warp.sync(i32) convergent nounwind"
+
+    def shared_address(self, base: int, offset: Reg | None = None) -> Reg:
+        """A pointer into the kernel's shared memory: constant plus register, in bytes."""
+        e = self.e
+        at = Reg(SMEM, SHARED)
+        if offset is not None and offset.ref != "0":
+            at = e.new(f"getelementptr i8, {SHARED} {SMEM}, i32 {offset.ref}", SHARED)
+        return self.shift(at, base)
+
+    def shift(self, pointer: Reg, offset: int) -> Reg:
+        """A pointer moved by a constant number of bytes."""
+        if not offset:
+            return pointer
+        return self.e.new(f"getelementptr i8, {pointer.elem} {pointer.ref}, i64 {offset}",
+                          pointer.elem)
+
+
+def fragment_of(value: Value) -> Fragment:
+    """The fragment of a tile."""
+    t = value.type
+    assert isinstance(t, Tensor) and t.layout is not None, f"{t} has no layout"
+    return fragment(t.shape, t.layout)
+
+
+def thread_columns(layout: LinearLayout) -> tuple[int, ...]:
+    """Packed columns of the thread index's bits: lanes, then warps."""
+    return (*layout.columns_of("lane"), *layout.columns_of("warp"))
+
+
+@lru_cache(maxsize=4096)
+def _moves(columns: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """(shift, mask): the image is the XOR of (index & mask) << shift."""
+    masks: dict[int, int] = {}
+    for bit, column in enumerate(columns):
+        for out in range(column.bit_length()):
+            if column >> out & 1:
+                masks[out - bit] = masks.get(out - bit, 0) | 1 << bit
+    return tuple(sorted(masks.items()))

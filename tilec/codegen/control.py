@@ -1,0 +1,277 @@
+"""Lowering of control flow, program ids, barriers and promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tilec.codegen.context import CodeGen, lower
+from tilec.codegen.emit import POINTER, Reg, type_text
+from tilec.codegen.values import Index, Tile, whole
+from tilec.ir import ops
+from tilec.ir.core import Block, Value
+from tilec.ir.types import Scalar, scalar_of
+
+_AXES = "xyz"
+
+
+@lower(ops.ProgramId)
+def _program_id(cg: CodeGen, op: ops.ProgramId) -> None:
+    name = f"llvm.nvvm.read.ptx.sreg.ctaid.{_AXES[op.axis]}"
+    cg.env[op.result] = cg.e.once(name, lambda: cg.e.call(name, "i32", 0, ()))
+
+
+@lower(ops.NumPrograms)
+def _num_programs(cg: CodeGen, op: ops.NumPrograms) -> None:
+    name = f"llvm.nvvm.read.ptx.sreg.nctaid.{_AXES[op.axis]}"
+    cg.env[op.result] = cg.e.once(name, lambda: cg.e.call(name, "i32", 0, ()))
+
+
+@lower(ops.Barrier)
+def _barrier(cg: CodeGen, op: ops.Barrier) -> None:
+    cg.barrier()
+
+
+@lower(ops.Assume, ops.Breakpoint)
+def _nothing(cg: CodeGen, op: ops.Assume) -> None:
+    """Analyses of the IR have used a promise; LLVM gains nothing from it."""
+
+
+@lower(ops.Return)
+def _return(cg: CodeGen, op: ops.Return) -> None:
+    cg.e.do("ret void")
+
+
+# ---- carried values
+class Form(NamedTuple):
+    """How a carried value is held: a scalar (size 0), or a tile's size, index, offsets, zeros."""
+
+    elem: str
+    lanes: int
+    size: int = 0
+    index: Index = None
+    offset: Index = None
+    zeros: int = 0
+
+
+def _form(held: Reg | Tile) -> Form:
+    """The form to carry a value in: compressed for integers and pointers, which tend to stay so."""
+    if isinstance(held, Reg):
+        return Form(held.elem, held.n)
+    if held.reg.elem == POINTER or not held.reg.is_float and held.reg.elem != "i1":
+        return Form(held.reg.elem, held.reg.n, held.size, held.index, held.offset, held.zeros)
+    return _full(held)
+
+
+def _full(held: Tile) -> Form:
+    return Form(held.reg.elem, held.size if held.size > 1 else 0, held.size)
+
+
+def _fit(cg: CodeGen, held: Reg | Tile, form: Form) -> Reg | None:
+    """The register that holds a value in `form`, or None if it does not fit that form."""
+    if isinstance(held, Reg):
+        return held
+    if (held.index, held.offset, held.reg.n) == (form.index, form.offset, form.lanes):
+        return held.reg if not form.zeros & ~held.zeros else None
+    return whole(cg.e, held) if form.index is None and form.offset is None else None
+
+
+def _unfit(held: Reg | Tile, form: Form) -> Form:
+    """A weaker form, that fits both."""
+    assert isinstance(held, Tile)
+    same = (held.index, held.offset, held.reg.n) == (form.index, form.offset, form.lanes)
+    return form._replace(zeros=form.zeros & held.zeros) if same else _full(held)
+
+
+def _bind(value: Value, reg: Reg, form: Form, cg: CodeGen) -> None:
+    cg.env[value] = Tile(reg, form.size, form.index, form.offset, form.zeros) if form.size else reg
+
+
+class _Phis:
+    """Phis at the head of a loop, written once their values from the latch are known."""
+
+    def __init__(self, cg: CodeGen, forms: Sequence[Form], values: Sequence[Reg], block: str,
+                 ) -> None:
+        self.cg, self.block, self.values = cg, block, values
+        self.at = len(cg.e.lines)
+        self.regs = [Reg(cg.e.name(), f.elem, f.lanes) for f in forms]
+        cg.e.lines += [""] * len(forms)
+
+    def close(self, values: Sequence[Reg], block: str) -> None:
+        """Give the values that come around the loop."""
+        for i, (reg, first, again) in enumerate(zip(self.regs, self.values, values, strict=True)):
+            self.cg.e.lines[self.at + i] = (
+                f"  {reg.ref} = phi {type_text(reg.elem, reg.n)} [ {first.ref}, %{self.block} ], "
+                f"[ {again.ref}, %{block} ]")
+
+
+def _loop(cg: CodeGen, init: Sequence[Reg | Tile], emit: object) -> None:
+    """Write a loop whose carried values have forms that survive an iteration.
+
+    emit(forms) writes it and returns what comes around; where that does not fit the forms the text
+    is dropped and written again with weaker ones.
+    """
+    assert callable(emit)
+    forms = [_form(v) for v in init]
+    e = cg.e
+    while True:
+        mark, block, dbg = len(e.lines), e.block, e.dbg
+        again = emit(forms)
+        if again is None:
+            return
+        del e.lines[mark:]
+        e.block, e.dbg = block, dbg
+        forms = again
+
+
+def _check(cg: CodeGen, held: Sequence[Reg | Tile], forms: Sequence[Form]
+           ) -> tuple[list[Reg], list[Form] | None]:
+    """(registers in the forms, None), or weaker forms to try again with."""
+    regs = [_fit(cg, v, f) for v, f in zip(held, forms, strict=True)]
+    if all(r is not None for r in regs):
+        return [r for r in regs if r is not None], None
+    return [], [f if r is not None else _unfit(v, f)
+                for v, f, r in zip(held, forms, regs, strict=True)]
+
+
+@lower(ops.For)
+def _for(cg: CodeGen, op: ops.For) -> None:
+    e = cg.e
+    lo, hi, step = (cg.scalar(v) for v in (op.lo, op.hi, op.step))
+    t = scalar_of(op.lo.type)
+    init = [cg.env[v] for v in op.init]
+    iv, *args = op.body.args
+
+    def emit(forms: list[Form]) -> list[Form] | None:
+        first, weaker = _check(cg, init, forms)
+        if weaker is not None:
+            return weaker
+        head, body, done = e.label("for"), e.label("body"), e.label("done")
+        before = e.block
+        e.jump(head)
+        e.start(head)
+        phis = _Phis(cg, [Form(lo.elem, 0), *forms], [lo, *first], before)
+        for arg, reg, form in zip(args, phis.regs[1:], forms, strict=True):
+            _bind(arg, reg, form, cg)
+        cg.env[iv] = phis.regs[0]
+        e.branch(_goes_on(cg, op, t, phis.regs[0], lo, hi, step), body, done)
+        e.start(body)
+        yielded = cg.block(op.body)
+        last, weaker = _check(cg, [cg.env[v] for v in yielded], forms)
+        if weaker is not None:
+            return weaker
+        phis.close([e.binary("add", phis.regs[0], step), *last], e.block)
+        e.jump(head)
+        e.start(done)
+        for result, reg, form in zip(op.results, phis.regs[1:], forms, strict=True):
+            _bind(result, reg, form, cg)
+        return None
+
+    _loop(cg, init, emit)
+
+
+def _goes_on(cg: CodeGen, op: ops.For, t: Scalar, i: Reg, lo: Reg, hi: Reg, step: Reg) -> Reg:
+    """lo <= i < hi with a positive step. The first test also ends a loop whose index wrapped."""
+    e = cg.e
+    sign = "s" if t.is_signed else "u"
+    inside = e.compare(sign + "lt", i, hi)
+    known = cg.axis.get(op.step).constant
+    if known == 1:
+        return inside
+    inside = e.binary("and", inside, e.compare(sign + "ge", i, lo))
+    if known is not None:
+        return inside if known > 0 else e.const(False, "i1")
+    positive = e.compare(sign + "gt", step, e.const(0, step.elem))
+    return e.binary("and", inside, positive)
+
+
+@lower(ops.While)
+def _while(cg: CodeGen, op: ops.While) -> None:
+    e = cg.e
+    init = [cg.env[v] for v in op.init]
+
+    def emit(forms: list[Form]) -> list[Form] | None:
+        first, weaker = _check(cg, init, forms)
+        if weaker is not None:
+            return weaker
+        head, body, done = e.label("while"), e.label("body"), e.label("done")
+        before = e.block
+        e.jump(head)
+        e.start(head)
+        phis = _Phis(cg, forms, first, before)
+        for arg, reg, form in zip(op.before.args, phis.regs, forms, strict=True):
+            _bind(arg, reg, form, cg)
+        cond, *passed = cg.block(op.before)
+        e.branch(cg.scalar(cond), body, done)
+        e.start(body)
+        for arg, value in zip(op.after.args, passed, strict=True):
+            cg.env[arg] = cg.env[value]
+        yielded = cg.block(op.after)
+        last, weaker = _check(cg, [cg.env[v] for v in yielded], forms)
+        if weaker is not None:
+            return weaker
+        phis.close(last, e.block)
+        e.jump(head)
+        e.start(done)
+        for result, value in zip(op.results, passed, strict=True):
+            cg.env[result] = cg.env[value]
+        return None
+
+    _loop(cg, init, emit)
+
+
+@lower(ops.If)
+def _if(cg: CodeGen, op: ops.If) -> None:
+    e = cg.e
+    yes, no, done = e.label("then"), e.label("else"), e.label("join")
+    cond = cg.scalar(op.cond)
+    e.branch(cond, yes, no)
+    arms = [_arm(cg, op.then, yes, done), _arm(cg, op.orelse, no, done)]
+    regs: list[list[Reg]] = [[], []]
+    forms = []
+    for held in zip(arms[0].values, arms[1].values, strict=True):
+        form = _form(held[0])
+        fits = [_fits(v, form) for v in held]
+        if not all(fits):
+            form = _full(held[0]) if isinstance(held[0], Tile) else form
+        forms.append(form)
+    # The second arm first: widening a value inserts lines, which would move the arms after it.
+    for k in (1, 0):
+        regs[k] = _widen_arm(cg, arms[k], forms)
+    e.start(done)
+    for i, (result, form) in enumerate(zip(op.results, forms, strict=True)):
+        sources = [(regs[k][i], arms[k].block) for k in (0, 1)]
+        _bind(result, e.phi(form.elem, form.lanes, sources), form, cg)
+
+
+class _Arm(NamedTuple):
+    values: list[Reg | Tile]
+    end: int
+    block: str
+
+
+def _arm(cg: CodeGen, block: Block, label: str, done: str) -> _Arm:
+    e = cg.e
+    e.start(label)
+    values = [cg.env[v] for v in cg.block(block)]
+    end = len(e.lines)
+    e.jump(done)
+    return _Arm(values, end, e.block)
+
+
+def _fits(held: Reg | Tile, form: Form) -> bool:
+    if isinstance(held, Reg):
+        return True
+    same = (held.index, held.offset, held.reg.n) == (form.index, form.offset, form.lanes)
+    return same and not form.zeros & ~held.zeros
+
+
+def _widen_arm(cg: CodeGen, arm: _Arm, forms: Sequence[Form]) -> list[Reg]:
+    """The arm's values in the forms of the join, with the lines that takes put at its end."""
+    e = cg.e
+    tail = e.lines[arm.end:]
+    del e.lines[arm.end:]
+    regs = [_fit(cg, v, f) for v, f in zip(arm.values, forms, strict=True)]
+    e.lines += tail
+    assert all(r is not None for r in regs)
+    return [r for r in regs if r is not None]

@@ -1,0 +1,266 @@
+"""Lowering of arithmetic, logic, comparisons and selection; docs/semantics.md sections 3 and 4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilec.codegen import casts
+from tilec.codegen.context import CodeGen, compute, lower
+from tilec.codegen.emit import Reg
+from tilec.codegen.values import Tile, align
+from tilec.errors import CompilationError
+from tilec.ir import ops
+from tilec.ir.core import Op, Value
+from tilec.ir.types import Scalar, Tensor, scalar_of
+
+
+@lower(ops.Elementwise)
+def lower_elementwise(cg: CodeGen, op: Op) -> None:
+    """Once per distinct combination of the operands' values."""
+    rule = compute[type(op)]
+    if not isinstance(op.results[0].type, Tensor):
+        cg.env[op.results[0]] = rule(cg, op, *map(cg.scalar, op.operands))
+        return
+    tiles = [cg.tile(v) for v in op.operands]
+    regs, index = align(cg.e, tiles)
+    cg.env[op.results[0]] = Tile(rule(cg, op, *regs), tiles[0].size, index)
+
+
+def number(op: Op) -> Scalar:
+    """The element type of the first operand; fp8 has no arithmetic."""
+    t = scalar_of(op.operands[0].type)
+    if t.is_float and t.bits == 8:
+        raise CompilationError(f"{op.name.removeprefix('tile.')} is not defined for {t}", op.loc,
+                               "cast to f16 or f32 first")
+    return t
+
+
+def in_f32(f: Callable[..., Reg]) -> Callable[..., Reg]:
+    """`f` with bf16 widened to f32 where the target has no bf16 arithmetic; the result rounds once
+    more, which for one of + - * is as if it rounded once."""
+    def rule(cg: CodeGen, op: Any, *args: Reg) -> Reg:
+        if args[0].elem != "bfloat" or cg.target.has_bf16_arith:
+            return f(cg, op, *args)
+        wide = [casts.bf16_to_f32(cg.e, a) for a in args]
+        return casts.f32_to_bf16(cg, f(cg, op, *wide))
+    return rule
+
+
+def _arithmetic(cg: CodeGen, op: Op, a: Reg, b: Reg, boolean: str, integer: str, real: str) -> Reg:
+    t = number(op)
+    return cg.e.binary(boolean if t.is_bool else real if t.is_float else integer, a, b)
+
+
+@compute(ops.Add)
+@in_f32
+def _add(cg: CodeGen, op: ops.Add, a: Reg, b: Reg) -> Reg:
+    return _arithmetic(cg, op, a, b, "xor", "add", "fadd")
+
+
+@compute(ops.Sub)
+@in_f32
+def _sub(cg: CodeGen, op: ops.Sub, a: Reg, b: Reg) -> Reg:
+    return _arithmetic(cg, op, a, b, "xor", "sub", "fsub")
+
+
+@compute(ops.Mul)
+@in_f32
+def _mul(cg: CodeGen, op: ops.Mul, a: Reg, b: Reg) -> Reg:
+    return _arithmetic(cg, op, a, b, "and", "mul", "fmul")
+
+
+@compute(ops.Fma)
+def _fma(cg: CodeGen, op: ops.Fma, a: Reg, b: Reg, c: Reg) -> Reg:
+    number(op)
+    return cg.e.generic("fma", a, b, c)
+
+
+@compute(ops.Div)
+def _div(cg: CodeGen, op: ops.Div, a: Reg, b: Reg) -> Reg:
+    t, e = number(op), cg.e
+    if t.is_bool:
+        return e.binary("and", a, b)
+    if t.is_float:
+        return divide(cg, a, b)
+    if not t.is_signed:
+        return e.binary("udiv", a, b)
+    safe, minus_one = _no_minus_one(cg, op.rhs, b)
+    quotient = e.binary("sdiv", a, safe)
+    if minus_one is None:
+        return quotient
+    return e.select(minus_one, e.binary("sub", e.const(0, a.elem, a.n), a), quotient)
+
+
+@compute(ops.Rem)
+def _rem(cg: CodeGen, op: ops.Rem, a: Reg, b: Reg) -> Reg:
+    t, e = number(op), cg.e
+    if t.is_bool:
+        return e.const(False, "i1", a.n)
+    if t.is_float:
+        return _fmod(cg, a, b)
+    return e.binary("urem", a, b) if not t.is_signed else \
+        e.binary("srem", a, _no_minus_one(cg, op.rhs, b)[0])
+
+
+def _no_minus_one(cg: CodeGen, value: Value, b: Reg) -> tuple[Reg, Reg | None]:
+    """(b with -1 replaced by 1, where it was -1): LLVM leaves the least integer / -1 undefined."""
+    known = cg.axis.get(value)
+    if known.nonneg or known.constant not in (None, -1):
+        return b, None
+    e = cg.e
+    minus_one = e.compare("eq", b, e.const(-1, b.elem, b.n))
+    return e.select(minus_one, e.const(1, b.elem, b.n), b), minus_one
+
+
+def divide(cg: CodeGen, a: Reg, b: Reg) -> Reg:
+    """a / b: correctly rounded in f64, within 2 ulp in f32; narrow floats by way of f32."""
+    e = cg.e
+    if a.elem == "double":
+        return e.binary("fdiv", a, b)
+    if a.elem != "float":
+        wide = divide(cg, casts.to_f32(cg, a), casts.to_f32(cg, b))
+        return casts.from_f32(cg, wide, a.elem)
+    return e.per_lane(lambda x, y: e.call("llvm.nvvm.div.full", "float", 0, (x, y)), a, b)
+
+
+def _fmod(cg: CodeGen, a: Reg, b: Reg) -> Reg:
+    e = cg.e
+    if a.elem not in ("float", "double"):
+        wide = _fmod(cg, casts.to_f32(cg, a), casts.to_f32(cg, b))
+        return casts.from_f32(cg, wide, a.elem)
+    quotient = e.generic("trunc", divide(cg, a, b))
+    minus = e.new(f"fneg {quotient.type} {quotient.ref}", a.elem, a.n)
+    rest = e.generic("fma", minus, b, a)
+    infinite = e.compare("oeq", e.generic("fabs", b), e.const(float("inf"), a.elem, a.n))
+    # a + (a - a) is a, or NaN where a is infinite.
+    itself = e.binary("fadd", a, e.binary("fsub", a, a))
+    return e.generic("copysign", e.select(infinite, itself, rest), a)
+
+
+def _extremum(cg: CodeGen, op: Any, a: Reg, b: Reg, which: str) -> Reg:
+    t, e = number(op), cg.e
+    if t.is_bool:
+        return e.binary("and" if which == "min" else "or", a, b)
+    if not t.is_float:
+        return e.generic(("s" if t.is_signed else "u") + which, a, b)
+    name = {"min": "minimum", "max": "maximum"}[which]
+    if t.bits != 64:
+        return e.generic(name if op.propagate_nan else name + "num", a, b)
+    best = e.generic(name + "num", a, b)
+    if not op.propagate_nan:
+        return best
+    return e.select(e.compare("uno", a, b), e.const(float("nan"), a.elem, a.n), best)
+
+
+@compute(ops.Minimum)
+def _minimum(cg: CodeGen, op: ops.Minimum, a: Reg, b: Reg) -> Reg:
+    return _extremum(cg, op, a, b, "min")
+
+
+@compute(ops.Maximum)
+def _maximum(cg: CodeGen, op: ops.Maximum, a: Reg, b: Reg) -> Reg:
+    return _extremum(cg, op, a, b, "max")
+
+
+@compute(ops.And)
+def _and(cg: CodeGen, op: ops.And, a: Reg, b: Reg) -> Reg:
+    return cg.e.binary("and", a, b)
+
+
+@compute(ops.Or)
+def _or(cg: CodeGen, op: ops.Or, a: Reg, b: Reg) -> Reg:
+    return cg.e.binary("or", a, b)
+
+
+@compute(ops.Xor)
+def _xor(cg: CodeGen, op: ops.Xor, a: Reg, b: Reg) -> Reg:
+    return cg.e.binary("xor", a, b)
+
+
+@compute(ops.Not)
+def _not(cg: CodeGen, op: ops.Not, a: Reg) -> Reg:
+    return cg.e.binary("xor", a, cg.e.const(-1, a.elem, a.n))
+
+
+def _constant_shift(cg: CodeGen, op: Any) -> int | None:
+    known = cg.axis.get(op.rhs).constant
+    return known if known is not None and 0 <= known < scalar_of(op.lhs.type).bits else None
+
+
+@compute(ops.Shl)
+def _shl(cg: CodeGen, op: ops.Shl, a: Reg, b: Reg) -> Reg:
+    return _shift(cg, op, "shl", a, b)
+
+
+@compute(ops.Shr)
+def _shr(cg: CodeGen, op: ops.Shr, a: Reg, b: Reg) -> Reg:
+    t, e = scalar_of(op.lhs.type), cg.e
+    if not t.is_signed:
+        return _shift(cg, op, "lshr", a, b)
+    known = _constant_shift(cg, op)
+    amount = e.const(known, a.elem, a.n) if known is not None else \
+        e.generic("umin", b, e.const(t.bits - 1, a.elem, a.n))
+    return e.binary("ashr", a, amount)
+
+
+def _shift(cg: CodeGen, op: Any, opcode: str, a: Reg, b: Reg) -> Reg:
+    """Zero for counts of the width and more; LLVM leaves those undefined, so they are kept out."""
+    t, e = scalar_of(op.lhs.type), cg.e
+    if t.is_bool:
+        return e.binary("and", a, e.binary("xor", b, e.const(True, "i1", b.n)))
+    known = _constant_shift(cg, op)
+    if known is not None:
+        return e.binary(opcode, a, e.const(known, a.elem, a.n))
+    inside = e.compare("ult", b, e.const(t.bits, a.elem, a.n))
+    return e.select(inside, e.binary(opcode, a, b), e.const(0, a.elem, a.n))
+
+
+_INT_PREDICATES = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+
+
+@compute(ops.Cmp)
+def _cmp(cg: CodeGen, op: ops.Cmp, a: Reg, b: Reg) -> Reg:
+    t, predicate = number(op), op.predicate
+    if t.is_float:
+        return cg.e.compare("une" if predicate == "ne" else "o" + predicate, a, b)
+    if predicate in ("eq", "ne"):
+        return cg.e.compare(predicate, a, b)
+    return cg.e.compare(("s" if t.is_signed else "u") + predicate, a, b)
+
+
+@compute(ops.Select)
+def _select(cg: CodeGen, op: ops.Select, cond: Reg, a: Reg, b: Reg) -> Reg:
+    return cg.e.select(cond, a, b)
+
+
+@compute(ops.Neg)
+def _neg(cg: CodeGen, op: ops.Neg, a: Reg) -> Reg:
+    t, e = scalar_of(op.x.type), cg.e
+    if t.is_bool:
+        return a
+    if t.is_float and t.bits <= 16:
+        bits = e.bitcast(a, f"i{t.bits}", a.n)
+        return e.bitcast(e.int_op("xor", bits, 1 << (t.bits - 1)), a.elem, a.n)
+    if t.is_float:
+        return e.new(f"fneg {a.type} {a.ref}", a.elem, a.n)
+    return e.binary("sub", e.const(0, a.elem, a.n), a)
+
+
+@compute(ops.Abs)
+def _abs(cg: CodeGen, op: ops.Abs, a: Reg) -> Reg:
+    t, e = scalar_of(op.x.type), cg.e
+    if not t.is_float:
+        if not t.is_signed:
+            return a
+        return e.select(e.compare("slt", a, e.const(0, a.elem, a.n)),
+                        e.binary("sub", e.const(0, a.elem, a.n), a), a)
+    if t.bits > 16:
+        return e.generic("fabs", a)
+    bits = e.bitcast(a, f"i{t.bits}", a.n)
+    return e.bitcast(e.int_op("and", bits, (1 << (t.bits - 1)) - 1), a.elem, a.n)
+
+
+@compute(ops.Hint)
+def _hint(cg: CodeGen, op: ops.Hint, a: Reg) -> Reg:
+    return a

@@ -1,0 +1,98 @@
+"""Tile IR at level `lowered` -> LLVM IR text: the driver. One small rule an op, in the files
+beside this one; importing them fills the tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilec.codegen import (  # noqa: F401  (their rules)
+    affine,
+    atomics,
+    casts,
+    control,
+    debug,
+    elementwise,
+    mathfns,
+    mathfns64,
+    memory,
+    reduce,
+    shape,
+    shared,
+)
+from tilec.codegen.context import SMEM, CodeGen, lower
+from tilec.codegen.emit import Reg, llvm_element
+from tilec.errors import CompilationError
+from tilec.ir import ops
+from tilec.ir.core import Func, Module, Value
+from tilec.ir.types import Pointer, Scalar, element_of
+from tilec.target import Target
+
+
+@dataclass(frozen=True)
+class LLIR:
+    """LLVM IR of one kernel. params: the types of its parameters in order, for the launcher."""
+
+    text: str
+    name: str
+    shared_bytes: int
+    num_warps: int
+    params: tuple[str, ...]
+
+
+def to_llir(module: Module, target: Target) -> LLIR:
+    """LLVM IR of the module's kernel. Every tensor must have a layout and every op that needs
+    scratch memory its offset. Raises CompilationError where an op has no lowering."""
+    (func,) = module.funcs
+    cg = CodeGen(func, module.num_warps, target)
+    for i, arg in enumerate(func.args):
+        cg.env[arg] = _argument(cg, arg, i)
+    for op in func.body:
+        cg.op(op)
+    shared = int(module.attributes.get("shared", 0))
+    name = symbol(func.name)
+    return LLIR(_module_text(cg, func, name), name, shared, module.num_warps,
+                tuple(str(a.type) for a in func.args))
+
+
+def symbol(name: str) -> str:
+    """A kernel's name as PTX can spell it."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_$") else f"_{ord(c):x}_"
+                   for c in name)
+
+
+def _is_bool(value: Value) -> bool:
+    return isinstance(value.type, Scalar) and value.type.is_bool
+
+
+def _argument(cg: CodeGen, arg: Value, index: int) -> Reg:
+    if not _is_bool(arg):
+        return Reg(f"%p{index}", cg.element(arg))
+    byte = Reg(f"%p{index}", "i8")
+    return cg.e.compare("ne", byte, cg.e.const(0, "i8"))
+
+
+def _parameters(func: Func) -> str:
+    shown = []
+    for i, (arg, attrs) in enumerate(zip(func.args, func.arg_attrs, strict=True)):
+        elem = "i8" if _is_bool(arg) else llvm_element(element_of(arg.type))
+        if isinstance(arg.type, Pointer):
+            elem += f" align {max(arg.type.pointee.bytes, attrs.get('divisibility', 1))}"
+        shown.append(f"{elem} %p{i}")
+    return ", ".join(shown)
+
+
+def _module_text(cg: CodeGen, func: Func, name: str) -> str:
+    e, threads = cg.e, 32 * cg.num_warps
+    parts = [*e.globals.values(), f"{SMEM} = external addrspace(3) global [0 x i8], align 1024",
+             *sorted(e.declared.values())]
+    parts.append(f"define ptx_kernel void @{name}({_parameters(func)}) #0 "
+                 f"!dbg !{cg.debug.subprogram} {{")
+    parts += ["start:", *e.entry, *e.lines, "}"]
+    parts.append(f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads},1,1" }}')
+    return "\n".join(parts) + "\n" + cg.debug.text()
+
+
+@lower(ops.Dot)
+def _dot(cg: CodeGen, op: ops.Dot) -> None:
+    raise CompilationError("tl.dot is not lowered yet", op.loc,
+                           "run the kernel in the interpreter: TILEC_RUN=tile, gpu or lowered")

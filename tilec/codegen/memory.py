@@ -1,0 +1,345 @@
+"""Lowering of loads and stores: wide pieces, one predicate a piece, every element stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tilec.codegen.context import CodeGen, fragment_of, lower
+from tilec.codegen.emit import Emit, Reg, llvm_element, memory_bytes
+from tilec.codegen.values import Tile, plan, whole
+from tilec.ir import ops
+from tilec.ir.axis import low_bit
+from tilec.ir.core import Op, Value
+from tilec.ir.fragment import Fragment
+from tilec.ir.swizzle import vector_width
+from tilec.ir.types import Element, Pointer, Tensor, element_of
+
+MAX_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a fragment is cut into pieces: `width` registers each, consecutive in `order`."""
+
+    width: int
+    order: tuple[int, ...]
+
+    def pieces(self) -> list[tuple[int, ...]]:
+        """The registers of each piece."""
+        return [self.order[i:i + self.width] for i in range(0, len(self.order), self.width)]
+
+
+def access_of(cg: CodeGen, op: Any, size: int) -> Access:
+    """The widest pieces that pointers, mask and layout allow."""
+    frag = fragment_of(op.ptr)
+    info = cg.axis.get(op.ptr)
+    best = Access(1, tuple(range(frag.num_registers)))
+    for dim, extent in enumerate(frag.shape):
+        limit = min(MAX_BYTES // size, low_bit(info.contiguity[dim]),
+                    info.divisibility[dim] // size)
+        if op.mask is not None:
+            limit = min(limit, low_bit(cg.axis.get(op.mask).constancy[dim]))
+        if dim in frag.padded_dims:
+            limit = min(limit, low_bit(extent))
+        if limit > best.width:
+            found = _register_runs(frag, dim, limit)
+            best = found if found.width > best.width else best
+    return best
+
+
+@lru_cache(maxsize=2048)
+def _register_runs(frag: Fragment, dim: int, limit: int) -> Access:
+    """Runs of up to `limit` registers along a dimension, in every part of an odd extent."""
+    along = frag.linear.sublayout(("register", "lane", "warp"), (f"dim{dim}",))
+    found = vector_width(along, 8, limit)
+    parts = range(0, frag.num_registers, frag.registers_per_part)
+    return Access(found.width, tuple(part + r for part in parts for r in found.order))
+
+
+def live_register(cg: CodeGen, frag: Fragment, register: int) -> Reg | None | bool:
+    """Whether a register's coordinates lie inside the tile: None (always), False, or a predicate.
+
+    Only extents that are stored padded have coordinates outside.
+    """
+    total: Reg | None = None
+    place = frag.register_coords[register]
+    for dim in frag.padded_dims:
+        bases = [b[dim] for b in (*frag.lane_bases, *frag.warp_bases)]
+        room = frag.shape[dim] - place.base[dim] - place.xor[dim]
+        if room <= 0:
+            return False
+        if room > sum(set(bases)):
+            continue
+        inside = cg.e.once(("inside", tuple(bases), room), lambda b=bases, r=room: cg.e.compare(
+            "slt", cg.thread_bits(b), cg.e.const(r, "i32")))
+        total = inside if total is None else cg.e.binary("and", total, inside)
+    return total
+
+
+def owner(cg: CodeGen, frag: Fragment | None) -> Reg | None:
+    """Whether this thread is the one to write what several hold; None if no other holds it."""
+    if frag is None:
+        return cg.is_thread(cg.all_threads)
+    masks = frag.free_masks
+    mask = masks["lane"] | masks["warp"] << 5
+    return cg.is_thread(mask) if mask else None
+
+
+def is_copy(frag: Fragment, register: int) -> bool:
+    """Whether a register only repeats another one."""
+    return bool(register % frag.registers_per_part & frag.free_masks["register"])
+
+
+def both(e: Emit, *conditions: Reg | None) -> Reg | None:
+    """The conjunction of predicates; None is true."""
+    total: Reg | None = None
+    for c in conditions:
+        if c is not None and c.ref != "true":
+            total = c if total is None or total == c else e.binary("and", total, c)
+    return total
+
+
+# ---- bits of a piece
+def to_words(e: Emit, x: Reg) -> list[Reg]:
+    """A piece's elements as what memory instructions move: words of 32 (or 64, or fewer) bits."""
+    if x.elem == "i1":
+        x = e.convert("zext", x, "i8")
+    total = x.bits * x.lanes
+    unit = 64 if x.bits == 64 else min(32, total)
+    packed = e.bitcast(x, f"i{unit}", 0 if total == unit else total // unit)
+    return e.lane_list(packed)
+
+
+def from_words(e: Emit, words: Sequence[Reg], elem: str, width: int) -> Reg:
+    """The inverse of `to_words`."""
+    stored = "i8" if elem == "i1" else elem
+    x = e.bitcast(e.build(words), stored, width if width > 1 else 0)
+    return e.compare("ne", x, e.const(0, "i8", x.n)) if elem == "i1" else x
+
+
+def word_shape(size: int, width: int) -> tuple[int, int]:
+    """(words, bits of each) that a piece of `width` elements of `size` bytes is moved in."""
+    total = size * width * 8
+    unit = 64 if size == 8 else min(32, total)
+    return total // unit, unit
+
+
+_CONSTRAINT = {8: "h", 16: "h", 32: "r", 64: "l"}
+
+
+def _address(pointer: Reg, offset: int, position: int) -> str:
+    return f"[${position}{offset:+d}]" if offset else f"[${position}]"
+
+
+def _modifiers(cg: CodeGen, op: Any) -> tuple[str, Reg | None]:
+    """The dotted modifiers of a load or store, and an L2 policy."""
+    text = ".volatile.global" if getattr(op, "volatile", False) else ".global"
+    if text.startswith(".v") or op.eviction in ("", "evict_normal"):
+        return text + (op.cache if text == ".global" else ""), None
+    if op.cache:
+        return text + op.cache, None
+    name = op.eviction
+
+    def policy() -> Reg:
+        return cg.e.asm(f"createpolicy.fractional.L2::{name}.b64 $0, 0f3F800000;", "=l", (),
+                        ("i64",), effects=False)[0]
+
+    if cg.target.sm < 80:
+        return f"{text}.L1::{name}", None
+    return f"{text}.L1::{name}.L2::cache_hint", cg.e.once(("policy", name), policy)
+
+
+def load_piece(cg: CodeGen, op: Any, pointer: Reg, offset: int, elem: str, width: int,
+               pred: Reg | None, other: Reg | None) -> Reg:
+    """One piece; where `pred` does not hold, `other` or zeros."""
+    e = cg.e
+    size = memory_bytes(element_of(op.result.type))
+    count, bits = word_shape(size, width)
+    word = f"i{bits}"
+    modifiers, policy = _modifiers(cg, op)
+    if pred is None and modifiers == ".global":
+        at = cg.shift(pointer, offset)
+        kind = f"<{count} x {word}>" if count > 1 else word
+        loaded = e.new(f"load {kind}, {at.type} {at.ref}, align {size * width}", word,
+                       count if count > 1 else 0)
+        return from_words(e, [loaded], elem, width)
+    letter = _CONSTRAINT[bits]
+    # A byte is moved through a 16-bit register.
+    held = "i16" if bits == 8 else word
+    outs = [f"={letter}"] * count
+    args: list[Reg] = []
+    if pred is not None:
+        fill = to_words(e, other) if other is not None else [e.const(0, word)] * count
+        args += [e.resize(w, held, False) for w in fill]
+        outs += [str(i) for i in range(count)]
+    args.append(pointer)
+    constraints = ",".join([*outs, "l"])
+    names = ", ".join(f"${i}" for i in range(count))
+    target = f"{{{names}}}" if count > 1 else names
+    vec = f".v{count}" if count > 1 else ""
+    position = len(outs)
+    text = f"ld{modifiers}{vec}.b{bits} {target}, {_address(pointer, offset, position)}"
+    if policy is not None:
+        constraints, position = constraints + ",l", position + 1
+        args.append(policy)
+        text += f", ${position}"
+    if pred is not None:
+        constraints, position = constraints + ",b", position + 1
+        args.append(pred)
+        text = f"@${position} {text}"
+    words = e.asm(text + ";", constraints, args, [held] * count)
+    return from_words(e, [e.resize(w, word, False) for w in words], elem, width)
+
+
+def store_piece(cg: CodeGen, op: Any, pointer: Reg, offset: int, value: Reg, pred: Reg | None
+                ) -> None:
+    """One piece, where `pred` holds."""
+    e = cg.e
+    words = to_words(e, value)
+    bits, count = words[0].bits, len(words)
+    modifiers, policy = _modifiers(cg, op)
+    if pred is None and modifiers == ".global":
+        at = cg.shift(pointer, offset)
+        packed = e.bitcast(e.convert("zext", value, "i8") if value.elem == "i1" else value,
+                           words[0].elem, count if count > 1 else 0)
+        e.do(f"store {packed.type} {packed.ref}, {at.type} {at.ref}, align {count * bits // 8}")
+        return
+    args = [e.resize(w, "i16", False) if bits == 8 else w for w in words]
+    names = ", ".join(f"${i}" for i in range(count))
+    source = f"{{{names}}}" if count > 1 else names
+    vec = f".v{count}" if count > 1 else ""
+    text = f"st{modifiers}{vec}.b{bits} {_address(pointer, offset, count)}, {source}"
+    constraints = [_CONSTRAINT[bits]] * count + ["l"]
+    args.append(pointer)
+    if policy is not None:
+        text += f", ${len(args)}"
+        args.append(policy)
+        constraints.append("l")
+    if pred is not None:
+        text = f"@${len(args)} {text}"
+        args.append(pred)
+        constraints.append("b")
+    e.asm(text + ";", ",".join(constraints), args, ())
+
+
+# ---- whole ops
+def pointee_of(value: Value) -> Element:
+    """What a pointer, or the pointers of a tile, point to."""
+    pointer = element_of(value.type)
+    assert isinstance(pointer, Pointer)
+    return pointer.pointee
+
+
+class Lanes:
+    """Scalars out of tiles, each extracted once; a missing tile gives None."""
+
+    def __init__(self, e: Emit) -> None:
+        self.e = e
+        self.found: dict[tuple[str, int], Reg] = {}
+
+    def of(self, reg: Reg, i: int) -> Reg:
+        """Lane i."""
+        key = (reg.ref, i)
+        if key not in self.found:
+            self.found[key] = self.e.lane(reg, i)
+        return self.found[key]
+
+    def pointer(self, tile: Tile, i: int) -> tuple[Reg, int]:
+        """(pointer, byte offset) of element i."""
+        return self.of(tile.reg, tile.lane_of(i)), tile.offset_of(i)
+
+    def element(self, tile: Tile | None, i: int) -> Reg | None:
+        """Element i of a tile without offsets."""
+        return None if tile is None else self.of(tile.reg, tile.lane_of(i))
+
+
+def _plain(cg: CodeGen, value: Value | None) -> Tile | None:
+    """A tile with its offsets added in."""
+    if value is None:
+        return None
+    tile = cg.tile(value)
+    return tile if tile.offset is None else Tile(whole(cg.e, tile), tile.size)
+
+
+@lower(ops.Load)
+def _load(cg: CodeGen, op: ops.Load) -> None:
+    elem = cg.element(op.result)
+    if not isinstance(op.result.type, Tensor):
+        mask = None if op.mask is None else cg.scalar(op.mask)
+        other = None if op.other is None else cg.scalar(op.other)
+        cg.env[op.result] = load_piece(cg, op, cg.scalar(op.ptr), 0, elem, 1, mask, other)
+        return
+    frag = fragment_of(op.result)
+    pointers, mask, other = cg.tile(op.ptr), _plain(cg, op.mask), _plain(cg, op.other)
+    access = access_of(cg, op, memory_bytes(pointee_of(op.ptr)))
+    if access.width == 1:
+        _load_distinct(cg, op, frag, elem, pointers, mask, other)
+        return
+    lanes, parts = Lanes(cg.e), []
+    fill = None if other is None else whole(cg.e, other)
+    for piece in access.pieces():
+        pointer, offset = lanes.pointer(pointers, piece[0])
+        live = live_register(cg, frag, piece[0])
+        if live is False:
+            parts.append(cg.e.const(0, elem, len(piece)) if elem not in _FLOATS else
+                         cg.e.const(0.0, elem, len(piece)))
+            continue
+        pred = both(cg.e, live or None, lanes.element(mask, piece[0]))
+        else_ = None if fill is None or pred is None else cg.e.gather(fill, piece)
+        parts.append(load_piece(cg, op, pointer, offset, elem, access.width, pred, else_))
+    joined = cg.e.concat(parts)
+    back = sorted(range(len(access.order)), key=access.order.__getitem__)
+    cg.set(op.result, cg.e.gather(joined, back))
+
+
+_FLOATS = ("half", "bfloat", "float", "double")
+
+
+def _load_distinct(cg: CodeGen, op: ops.Load, frag: Fragment, elem: str, pointers: Tile,
+                   mask: Tile | None, other: Tile | None) -> None:
+    """One scalar load for each distinct address, mask and fill."""
+    forms = [t.form for t in (pointers, mask, other) if t is not None]
+    if frag.padded_dims:
+        forms = [(None, None)]
+    elements, index = plan(frag.num_registers, tuple(forms))
+    lanes, parts = Lanes(cg.e), []
+    for i in elements:
+        pointer, offset = lanes.pointer(pointers, i)
+        live = live_register(cg, frag, i)
+        if live is False:
+            parts.append(cg.e.const(0, elem))
+            continue
+        pred = both(cg.e, live or None, lanes.element(mask, i))
+        parts.append(load_piece(cg, op, pointer, offset, elem, 1, pred, lanes.element(other, i)))
+    cg.env[op.result] = Tile(cg.e.build(parts), frag.num_registers, index)
+
+
+@lower(ops.Store)
+def _store(cg: CodeGen, op: ops.Store) -> None:
+    if not isinstance(op.ptr.type, Tensor):
+        mask = None if op.mask is None else cg.scalar(op.mask)
+        pred = both(cg.e, owner(cg, None), mask)
+        store_piece(cg, op, cg.scalar(op.ptr), 0, cg.scalar(op.value), pred)
+        return
+    frag = fragment_of(op.ptr)
+    pointers, mask = cg.tile(op.ptr), _plain(cg, op.mask)
+    value = cg.whole(op.value)
+    access = access_of(cg, op, memory_bytes(pointee_of(op.ptr)))
+    lanes, mine = Lanes(cg.e), owner(cg, frag)
+    todo = []
+    for piece in access.pieces():
+        live = live_register(cg, frag, piece[0])
+        if live is False or is_copy(frag, piece[0]):
+            continue
+        pred = both(cg.e, mine, live or None, lanes.element(mask, piece[0]))
+        todo.append((lanes.pointer(pointers, piece[0]), cg.e.gather(value, piece), pred))
+    for (pointer, offset), part, pred in todo:
+        store_piece(cg, op, pointer, offset, part, pred)
+
+
+def element_name(op: Op) -> str:
+    """The LLVM element type of what an access moves."""
+    return llvm_element(pointee_of(op.operands[0]))

@@ -1,0 +1,1 @@
+"""The numpy meaning of each op; docs/semantics.md in executable form."""

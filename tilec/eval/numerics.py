@@ -1,0 +1,184 @@
+"""Arithmetic on numpy arrays exactly as docs/semantics.md sections 3 and 4 define it.
+
+Binary functions take two arrays of one dtype that broadcast, and return that dtype (comparisons
+bool). They know nothing of the IR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tilec.eval.dtypes import BOOL, Array, bits_of, is_float, uint_like
+
+_quiet = np.errstate(all="ignore")
+
+
+@_quiet
+def add(a: Array, b: Array) -> Array:
+    """Integers wrap; floats are correctly rounded in their dtype."""
+    return np.asarray(a ^ b if a.dtype == BOOL else a + b)
+
+
+@_quiet
+def sub(a: Array, b: Array) -> Array:
+    """Integers wrap; floats are correctly rounded in their dtype."""
+    return np.asarray(a ^ b if a.dtype == BOOL else a - b)
+
+
+@_quiet
+def mul(a: Array, b: Array) -> Array:
+    """Integers wrap; floats are correctly rounded in their dtype."""
+    return np.asarray(a & b if a.dtype == BOOL else a * b)
+
+
+@_quiet
+def true_div(a: Array, b: Array) -> Array:
+    """Floats only, correctly rounded."""
+    return np.asarray(a / b)
+
+
+@_quiet
+def c_rem(a: Array, b: Array) -> Array:
+    """Integer remainder with the dividend's sign; 0 where b is 0 (poison to the interpreter)."""
+    if a.dtype == BOOL:
+        return np.zeros(np.broadcast_shapes(a.shape, b.shape), BOOL)
+    return np.asarray(np.fmod(a, b))
+
+
+@_quiet
+def c_div(a: Array, b: Array) -> Array:
+    """Integer quotient truncated toward zero; 0 where b is 0 (poison to the interpreter)."""
+    if a.dtype == BOOL:
+        return np.asarray(a & b)
+    if a.dtype.kind == "u":
+        return np.asarray(a // b)
+    # What remains after the remainder is taken off divides exactly, so flooring does not matter.
+    return np.asarray((a - np.fmod(a, b)) // b)
+
+
+@_quiet
+def fmod(a: Array, b: Array) -> Array:
+    """Float remainder with the dividend's sign, exact."""
+    return np.asarray(np.fmod(a, b))
+
+
+def _as_uint8(op: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
+    return (op(a.view(np.uint8), b.view(np.uint8)) & 1).view(BOOL)
+
+
+def _shift_amount(b: Array, width: int) -> tuple[Array, Array]:
+    """The amount clamped below `width`, and where it was too large; negatives are too large."""
+    amount = np.asarray(b).view(uint_like(b.dtype))
+    small = np.asarray(amount < width)
+    return np.where(small, b, np.zeros((), b.dtype)), small
+
+
+def shl(a: Array, b: Array) -> Array:
+    """Left shift; 0 for amounts of the width or more."""
+    if a.dtype == BOOL:
+        return np.asarray(a & ~b)
+    amount, small = _shift_amount(b, bits_of(a.dtype))
+    return np.where(small, np.left_shift(a, amount), np.zeros((), a.dtype))
+
+
+def shr(a: Array, b: Array) -> Array:
+    """Right shift, arithmetic for signed types; the sign fill or 0 for amounts of the width up."""
+    if a.dtype == BOOL:
+        return np.asarray(a & ~b)
+    width = bits_of(a.dtype)
+    amount, small = _shift_amount(b, width)
+    if a.dtype.kind == "i":
+        amount = np.where(small, amount, np.asarray(width - 1, b.dtype))
+        return np.asarray(np.right_shift(a, amount))
+    return np.where(small, np.right_shift(a, amount), np.zeros((), a.dtype))
+
+
+def and_(a: Array, b: Array) -> Array:
+    """Bitwise and."""
+    return np.asarray(a & b)
+
+
+def or_(a: Array, b: Array) -> Array:
+    """Bitwise or."""
+    return np.asarray(a | b)
+
+
+def xor(a: Array, b: Array) -> Array:
+    """Bitwise exclusive or."""
+    return np.asarray(a ^ b)
+
+
+@_quiet
+def neg(a: Array) -> Array:
+    """Wraps for integers; flips the sign of floats, zero and NaN included."""
+    return a if a.dtype == BOOL else np.asarray(-a)
+
+
+@_quiet
+def abs_(a: Array) -> Array:
+    """The most negative integer stays itself; clears the sign of floats."""
+    return a if a.dtype == BOOL else np.asarray(np.abs(a))
+
+
+def umulhi(a: Array, b: Array) -> Array:
+    """The high half of the full product of two unsigned or signed 32- or 64-bit integers."""
+    if a.dtype.itemsize == 4:
+        wide = np.dtype(f"{a.dtype.kind}8")
+        return ((a.astype(wide) * b.astype(wide)) >> 32).astype(a.dtype)
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    x, y = a.astype(np.uint64), b.astype(np.uint64)
+    x0, x1, y0, y1 = x & low, x >> half, y & low, y >> half
+    middle = x1 * y0 + ((x0 * y0) >> half)
+    cross = x0 * y1 + (middle & low)
+    high = x1 * y1 + (middle >> half) + (cross >> half)
+    if a.dtype.kind == "i":
+        high = high - np.where(a < 0, y, 0) - np.where(b < 0, x, 0)
+    return high.astype(a.dtype)
+
+
+@_quiet
+def minimum(a: Array, b: Array, propagate_nan: bool = False) -> Array:
+    """A number wins over NaN unless `propagate_nan`; -0.0 is less than +0.0."""
+    if not is_float(a.dtype):
+        return np.asarray(np.minimum(a, b))
+    out = np.asarray(np.minimum(a, b) if propagate_nan else np.fmin(a, b))
+    return _with_zeros(out, a, b, negative=True)
+
+
+@_quiet
+def maximum(a: Array, b: Array, propagate_nan: bool = False) -> Array:
+    """A number wins over NaN unless `propagate_nan`; +0.0 is more than -0.0."""
+    if not is_float(a.dtype):
+        return np.asarray(np.maximum(a, b))
+    out = np.asarray(np.maximum(a, b) if propagate_nan else np.fmax(a, b))
+    return _with_zeros(out, a, b, negative=False)
+
+
+def _with_zeros(out: Array, a: Array, b: Array, negative: bool) -> Array:
+    """`out` with a zero of the wanted sign wherever it is zero and `a` or `b` is that zero."""
+    zero = np.zeros((), out.dtype)
+    is_zero = out == zero
+    if not is_zero.any():
+        return out
+    in_a, in_b = ((x == zero) & (np.signbit(x) == negative) for x in (a, b))
+    wanted = in_a | in_b
+    return np.where(is_zero & wanted, -zero if negative else zero, out)
+
+
+_COMPARE: dict[str, Callable[[Array, Array], Array]] = {
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "eq": np.equal, "ne": np.not_equal,
+}
+
+
+@_quiet
+def compare(a: Array, b: Array, predicate: str) -> Array:
+    """predicate: lt, le, gt, ge, eq or ne; with a NaN only `ne` is true."""
+    return np.asarray(_COMPARE[predicate](a, b))
+
+
+def select(condition: Array, a: Array, b: Array) -> Array:
+    """`a` where the condition holds, else `b`."""
+    return np.where(condition, a, b)

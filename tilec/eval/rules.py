@@ -1,0 +1,227 @@
+"""What each op computes: one small rule an op, shared by the interpreter and constant folding.
+
+A rule takes the op and its operands' arrays and gives the result's array. Arrays have the tile's
+shape, after any number of leading program axes of extent 1 or P; so rules count axes from the end.
+Memory, control flow and the grid are the interpreter's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilec.eval import numerics as num
+from tilec.eval.casts import bitcast, cast
+from tilec.eval.dtypes import F32, F64, Array, dtype_of, is_float
+from tilec.eval.fma import fma
+from tilec.eval.mathfns import math_function
+from tilec.ir import ops
+from tilec.ir.core import Op
+from tilec.ir.ops.elementwise import MathUnary
+from tilec.ir.rules import Rules
+from tilec.ir.types import Pointer, element_of, scalar_of, shape_of
+
+rule = Rules("eval")
+
+
+def evaluate(op: Op, *operands: Array) -> Array:
+    """The result of `op` on its operands' arrays; KeyError if the op has no eval rule."""
+    out: Array = rule[type(op)](op, *operands)
+    return out
+
+
+def exact(op: Op) -> bool:
+    """Whether a GPU gives the bits of the eval rule, so that folding `op` changes no result."""
+    if rule.get(type(op)) is None or isinstance(op, ops.Dot):
+        return False
+    if isinstance(op, MathUnary):
+        return isinstance(op, (ops.Sqrt, ops.Floor, ops.Ceil))
+    if isinstance(op, ops.Div):
+        element = scalar_of(op.lhs.type)
+        return not element.is_float or element.bits == 64
+    return not (isinstance(op, ops.Rem) and scalar_of(op.lhs.type).is_float)
+
+
+# -- elementwise ------------------------------------------------------------------------------
+
+@rule(ops.Add)
+def _(op: ops.Add, lhs: Array, rhs: Array) -> Array:
+    return num.add(lhs, rhs)
+
+
+@rule(ops.Sub)
+def _(op: ops.Sub, lhs: Array, rhs: Array) -> Array:
+    return num.sub(lhs, rhs)
+
+
+@rule(ops.Mul)
+def _(op: ops.Mul, lhs: Array, rhs: Array) -> Array:
+    return num.mul(lhs, rhs)
+
+
+@rule(ops.Div)
+def _(op: ops.Div, lhs: Array, rhs: Array) -> Array:
+    return num.true_div(lhs, rhs) if is_float(lhs.dtype) else num.c_div(lhs, rhs)
+
+
+@rule(ops.Rem)
+def _(op: ops.Rem, lhs: Array, rhs: Array) -> Array:
+    return num.fmod(lhs, rhs) if is_float(lhs.dtype) else num.c_rem(lhs, rhs)
+
+
+@rule(ops.Minimum)
+def _(op: ops.Minimum, lhs: Array, rhs: Array) -> Array:
+    return num.minimum(lhs, rhs, op.propagate_nan)
+
+
+@rule(ops.Maximum)
+def _(op: ops.Maximum, lhs: Array, rhs: Array) -> Array:
+    return num.maximum(lhs, rhs, op.propagate_nan)
+
+
+@rule(ops.And)
+def _(op: ops.And, lhs: Array, rhs: Array) -> Array:
+    return num.and_(lhs, rhs)
+
+
+@rule(ops.Or)
+def _(op: ops.Or, lhs: Array, rhs: Array) -> Array:
+    return num.or_(lhs, rhs)
+
+
+@rule(ops.Xor)
+def _(op: ops.Xor, lhs: Array, rhs: Array) -> Array:
+    return num.xor(lhs, rhs)
+
+
+@rule(ops.Shl)
+def _(op: ops.Shl, lhs: Array, rhs: Array) -> Array:
+    return num.shl(lhs, rhs)
+
+
+@rule(ops.Shr)
+def _(op: ops.Shr, lhs: Array, rhs: Array) -> Array:
+    return num.shr(lhs, rhs)
+
+
+@rule(ops.Cmp)
+def _(op: ops.Cmp, lhs: Array, rhs: Array) -> Array:
+    return num.compare(lhs, rhs, op.predicate)
+
+
+@rule(ops.Fma)
+def _(op: ops.Fma, a: Array, b: Array, c: Array) -> Array:
+    return fma(a, b, c)
+
+
+@rule(ops.Select)
+def _(op: ops.Select, cond: Array, a: Array, b: Array) -> Array:
+    return num.select(cond, a, b)
+
+
+@rule(ops.Neg)
+def _(op: ops.Neg, x: Array) -> Array:
+    return num.neg(x)
+
+
+@rule(ops.Not)
+def _(op: ops.Not, x: Array) -> Array:
+    return np.asarray(~x)
+
+
+@rule(ops.Abs)
+def _(op: ops.Abs, x: Array) -> Array:
+    return num.abs_(x)
+
+
+@rule(MathUnary)
+def _(op: MathUnary, x: Array) -> Array:
+    return math_function(op.name.removeprefix("tile."), x)
+
+
+@rule(ops.Cast)
+def _(op: ops.Cast, x: Array) -> Array:
+    return cast(x, dtype_of(op.result.type), op.rounding)
+
+
+@rule(ops.Bitcast)
+def _(op: ops.Bitcast, x: Array) -> Array:
+    return bitcast(x, dtype_of(op.result.type))
+
+
+@rule(ops.AddPtr)
+def _(op: ops.AddPtr, ptr: Array, offset: Array) -> Array:
+    pointer = element_of(op.ptr.type)
+    assert isinstance(pointer, Pointer)
+    return np.asarray(ptr + offset.astype(np.int64) * np.int64(pointer.pointee.bytes))
+
+
+@rule(ops.Hint)
+def _(op: ops.Hint, x: Array) -> Array:
+    return x
+
+
+# -- shapes -----------------------------------------------------------------------------------
+
+@rule(ops.Constant)
+def _(op: ops.Constant) -> Array:
+    t = op.result.type
+    return np.broadcast_to(np.asarray(op.value, dtype_of(t)), shape_of(t))
+
+
+@rule(ops.Arange)
+def _(op: ops.Arange) -> Array:
+    return np.arange(op.start, op.end, dtype=np.int32)
+
+
+@rule(ops.Splat)
+def _(op: ops.Splat, x: Array) -> Array:
+    shape = shape_of(op.result.type)
+    return np.broadcast_to(x.reshape(x.shape + (1,) * len(shape)), x.shape + shape)
+
+
+@rule(ops.Broadcast)
+def _(op: ops.Broadcast, x: Array) -> Array:
+    shape = shape_of(op.result.type)
+    return np.broadcast_to(x, x.shape[:x.ndim - len(shape)] + shape)
+
+
+@rule(ops.ExpandDims)
+def _(op: ops.ExpandDims, x: Array) -> Array:
+    return np.expand_dims(x, op.axis - len(shape_of(op.result.type)))
+
+
+@rule(ops.Reshape)
+def _(op: ops.Reshape, x: Array) -> Array:
+    leading = x.shape[:x.ndim - len(shape_of(op.x.type))]
+    return x.reshape(leading + shape_of(op.result.type))
+
+
+@rule(ops.Trans)
+def _(op: ops.Trans, x: Array) -> Array:
+    leading = x.ndim - len(op.order)
+    return np.transpose(x, (*range(leading), *(leading + i for i in op.order)))
+
+
+@rule(ops.ConvertLayout)
+def _(op: ops.ConvertLayout, x: Array) -> Array:
+    return x
+
+
+# -- dot --------------------------------------------------------------------------------------
+
+def round_to_tf32(x: Array) -> Array:
+    """f32 rounded to 10 mantissa bits, ties away from zero; infinities and NaN kept."""
+    bits = (x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), bits.view(F32), x)
+
+
+@rule(ops.Dot)
+@np.errstate(all="ignore")
+def _(op: ops.Dot, a: Array, b: Array, c: Array) -> Array:
+    if a.dtype == F32 and op.input_precision == "tf32":
+        a, b = round_to_tf32(a), round_to_tf32(b)
+    product = np.matmul(a.astype(F64), b.astype(F64))
+    if not is_float(c.dtype):
+        # Sums of 8-bit products stay below 2^53, so f64 holds them exactly before they wrap.
+        return np.asarray(product.astype(np.int64).astype(c.dtype) + c)
+    return cast(np.asarray(product + c.astype(F64)), c.dtype)

@@ -1,0 +1,103 @@
+"""`build_module`: a function and the types of its arguments to a module of tile IR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilec.errors import CompilationError, InternalError, IRError, TilecError, did_you_mean
+from tilec.frontend import expressions, loops, scope, statements  # noqa: F401  (register handlers)
+from tilec.frontend.calls import Inliner, run
+from tilec.frontend.function import MISSING, Function
+from tilec.frontend.signature import ArgSpec, Spec, parse_signature
+from tilec.frontend.visitor import Visitor
+from tilec.ir import ops
+from tilec.ir.core import Block, Builder, Func, Module
+from tilec.language.context import Context, activate
+from tilec.language.values import tensor, unwrap
+from tilec.target import Target
+
+
+def build_module(fn: Function, specs: Mapping[str, Any], constexprs: Mapping[str, Any], *,
+                 target: Target | str, num_warps: int = 4,
+                 options: Mapping[str, Any] | None = None) -> Module:
+    """The tile IR of a kernel.
+
+    specs: an ArgSpec, or its text, for each run-time parameter; a tuple of them for a parameter
+    that is a tuple, whose elements become parameters `name_0`, `name_1`. constexprs: the values of
+    the others. options: what builtins may ask for, such as `debug`. Raises CompilationError at
+    the author's line, InternalError for what is tilec's fault.
+    """
+    if isinstance(target, str):
+        target = Target.parse(target)
+    parsed = parse_signature(fn, specs)
+    _check_names(fn, parsed, constexprs)
+    block = Block()
+    attrs: list[dict[str, Any]] = []
+    names: dict[str, Any] = {}
+    for p in fn.params:
+        if p.name in parsed:
+            names[p.name] = _parameter(block, attrs, p.name, parsed[p.name])
+        else:
+            names[p.name] = unwrap(constexprs.get(p.name, p.default))
+    builder = Builder(block)
+    inliner = Inliner()
+    context = Context(builder=builder, options={"num_warps": num_warps, **(options or {})},
+                      target=target, call=inliner)
+    inliner.context = context
+    visitor = Visitor(context, fn, names)
+    builder.loc = fn.def_location
+    with activate(context):
+        _run(visitor)
+    block.insert(ops.Return(loc=visitor.location(fn.tree.body[-1])))
+    func = Func(fn.name, block, attrs, fn.def_location)
+    return Module([func], {"level": "tile", "target": target.name, "num_warps": num_warps})
+
+
+def _run(v: Visitor) -> None:
+    """Run the kernel's body; every error leaves with a place."""
+    try:
+        run(v)
+    except IRError as e:
+        raise CompilationError(e.message, e.loc or v.builder.loc, e.advice) from e
+    except TilecError as e:
+        if e.loc is None:
+            e.loc = v.builder.loc
+        raise
+    except RecursionError:
+        raise CompilationError("this is nested too deeply", v.builder.loc,
+                               "split long expressions; end recursion earlier") from None
+    except Exception as e:
+        raise InternalError(f"the front end failed: {type(e).__name__}: {e}", v.builder.loc,
+                            "this is a bug in tilec; please report it with this kernel") from e
+
+
+def _check_names(fn: Function, specs: Mapping[str, Spec], constexprs: Mapping[str, Any]) -> None:
+    """Every parameter has either a type or a value."""
+    names = [p.name for p in fn.params]
+    for name in constexprs:
+        if name not in names:
+            raise CompilationError(f"`{fn.name}` has no parameter `{name}`", fn.def_location,
+                                   did_you_mean(name, names) or
+                                   f"its parameters are {', '.join(names)}")
+    for p in fn.params:
+        if p.name in specs and p.is_constexpr:
+            raise CompilationError(f"`{p.name}` of `{fn.name}` is a tl.constexpr, but the "
+                                   "signature gives it a run-time type", fn.def_location,
+                                   "give its value in `constexprs`")
+        if p.name in specs and p.name in constexprs:
+            raise CompilationError(f"`{p.name}` of `{fn.name}` is in both the signature and "
+                                   "`constexprs`", fn.def_location, "give it once")
+        if p.name not in specs and p.name not in constexprs and p.default is MISSING:
+            what = "a value for the constexpr" if p.is_constexpr else "an argument for"
+            raise CompilationError(
+                f"`{fn.name}` needs {what} `{p.name}`", fn.def_location,
+                f"pass {p.name}=..." if p.is_constexpr else
+                f'pass it, or give its type in the signature, as in {{"{p.name}": "*fp32"}}')
+
+
+def _parameter(block: Block, attrs: list[dict[str, Any]], name: str, spec: Spec) -> Any:
+    if isinstance(spec, ArgSpec):
+        attrs.append({"divisibility": spec.divisibility} if spec.divisibility > 1 else {})
+        return tensor(block.add_arg(spec.type, name))
+    return tuple(_parameter(block, attrs, f"{name}_{i}", s) for i, s in enumerate(spec))

@@ -1,0 +1,270 @@
+"""`Function`: a Python function that kernels are made of, with its source, parameters and key.
+
+Imports nothing of `tilec.language`, whose library functions are made here.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import hashlib
+import inspect
+import linecache
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from tilec.errors import CompilationError, Location
+
+MISSING: Any = inspect.Parameter.empty
+# Names that a launch gives a meaning of their own.
+RESERVED = ("grid", "stream", "num_warps", "num_stages", "num_ctas", "maxnreg", "target", "warmup")
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+def is_constexpr(value: object) -> bool:
+    """Whether `value` is a `tl.constexpr` wrapper."""
+    return type(value).__name__ == "constexpr"
+
+
+def names_constexpr(annotation: object) -> bool:
+    """Whether an annotation, evaluated or still text, is `tl.constexpr`."""
+    if isinstance(annotation, str):
+        return annotation.rpartition(".")[2] == "constexpr"
+    return getattr(annotation, "__name__", "") == "constexpr"
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter. default is MISSING if there is none; annotation is MISSING, an object or text.
+
+    do_not_specialize, do_not_specialize_on_alignment: what the launcher may not bake in.
+    """
+
+    name: str
+    index: int
+    kind: Any
+    default: Any
+    annotation: Any
+    is_constexpr: bool
+    do_not_specialize: bool = False
+    do_not_specialize_on_alignment: bool = False
+
+    @property
+    def is_const(self) -> bool:
+        """Whether it is annotated `tl.const`: a pointer that is only read."""
+        if isinstance(self.annotation, str):
+            return self.annotation.rpartition(".")[2] == "const"
+        return getattr(self.annotation, "__name__", "") == "const"
+
+
+class Function:
+    """A function of the kernel language: parsed when first needed, callable from kernels.
+
+    Raises CompilationError for what cannot be a kernel function at all: lambdas, generators,
+    coroutines, `*args`, parameters named like a launch option, and unreadable source.
+    """
+
+    def __init__(self, fn: Callable[..., Any], do_not_specialize: Iterable[str | int] = (),
+                 do_not_specialize_on_alignment: Iterable[str | int] = ()) -> None:
+        if not isinstance(fn, types.FunctionType):
+            raise CompilationError(
+                f"only plain Python functions can be compiled, found {fn!r}", None,
+                "decorate the function itself, and put @tilec.jit closest to `def`")
+        self.fn = fn
+        self.name = fn.__name__
+        self.file = fn.__code__.co_filename
+        self.first_line = fn.__code__.co_firstlineno
+        linecache.checkcache(self.file)
+        self._lines = linecache.getlines(self.file, fn.__globals__)
+        self._watch: list[tuple[Any, str, object]] | None = None
+        self._key = ""
+        functools.update_wrapper(self, fn)
+        self._refuse_unusable()
+        self.params = self._read_params(frozenset(do_not_specialize),
+                                        frozenset(do_not_specialize_on_alignment))
+
+    # -- checks -------------------------------------------------------------------------------
+
+    def _refuse_unusable(self) -> None:
+        code = self.fn.__code__
+        if self.name == "<lambda>":
+            self._refuse("a lambda cannot be compiled", "write a `def` function")
+        if not self._lines:
+            self._refuse(
+                f"the source of `{self.name}` cannot be read", "define it in a file or a notebook "
+                "cell; for code run by `exec`, put its text into `linecache.cache` first")
+        if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            self._refuse(f"`{self.name}` is an async function", "remove `async`")
+        if code.co_flags & inspect.CO_GENERATOR:
+            self._refuse(f"`{self.name}` is a generator", "kernels cannot `yield`; store results "
+                         "through a pointer, or return a tuple")
+        if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+            args = self.tree.args
+            extra = args.vararg or args.kwarg
+            assert extra is not None
+            self._refuse(f"`{self.name}` takes `*{extra.arg}`", "name every parameter; pass a "
+                         "tuple as one parameter", extra)
+
+    def _refuse(self, message: str, advice: str, node: ast.AST | None = None) -> NoReturn:
+        loc = Location(self.file, self.first_line)
+        if node is not None:
+            loc = Location(self.file, getattr(node, "lineno", self.first_line),
+                           getattr(node, "col_offset", 0), None, getattr(node, "end_col_offset", 0))
+        raise CompilationError(message, loc, advice)
+
+    def _read_params(self, fixed: frozenset[str | int],
+                     unaligned: frozenset[str | int]) -> list[Param]:
+        params = []
+        for i, p in enumerate(inspect.signature(self.fn).parameters.values()):
+            if p.name in RESERVED:
+                args = self.tree.args
+                node = next(a for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)
+                            if a.arg == p.name)
+                self._refuse(f"parameter `{p.name}` is named like a launch option",
+                             f"rename it, for instance to `{p.name}_`", node)
+            params.append(Param(p.name, i, p.kind, p.default, p.annotation,
+                                names_constexpr(p.annotation), p.name in fixed or i in fixed,
+                                p.name in unaligned or i in unaligned))
+        for unknown in (fixed | unaligned) - {p.name for p in params} - set(range(len(params))):
+            self._refuse(f"`{self.name}` has no parameter `{unknown}` to leave unspecialised",
+                         "its parameters are " + ", ".join(p.name for p in params))
+        return params
+
+    # -- source -------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def source(self) -> str:
+        """The text of the function, decorators included, indented as in the file."""
+        return "".join(inspect.getblock(self._lines[self.first_line - 1:]))
+
+    @functools.cached_property
+    def tree(self) -> ast.FunctionDef:
+        """The AST; line and column numbers are those of the file."""
+        text, offset = self.source, self.first_line - 1
+        if text[:1].isspace():  # inside a class or function: keep the columns as they are
+            text, offset = "if 1:\n" + text, offset - 1
+        body = ast.parse(text, self.file).body
+        node = body[0].body[0] if isinstance(body[0], ast.If) else body[0]
+        assert isinstance(node, ast.FunctionDef)
+        ast.increment_lineno(node, offset)
+        return node
+
+    @property
+    def def_location(self) -> Location:
+        """The place of the `def` line."""
+        return Location(self.file, self.tree.lineno, self.tree.col_offset)
+
+    @functools.cached_property
+    def local_names(self) -> frozenset[str]:
+        """Names that Python takes as local to the function."""
+        return frozenset(self.fn.__code__.co_varnames + self.fn.__code__.co_cellvars)
+
+    @functools.cached_property
+    def closure(self) -> dict[str, Any]:
+        """Captured names and their cells."""
+        return dict(zip(self.fn.__code__.co_freevars, self.fn.__closure__ or (), strict=True))
+
+    # -- key ----------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _paths(self) -> tuple[tuple[str, ...], ...]:
+        """Outer names that the body reads, with attributes: ("tl", "load"), ("helper",)."""
+        found: dict[tuple[str, ...], None] = {}
+        for node in ast.walk(self.tree):
+            chain: list[str] = []
+            inner: ast.AST = node
+            while isinstance(inner, ast.Attribute):
+                chain.append(inner.attr)
+                inner = inner.value
+            if isinstance(inner, ast.Name) and inner.id not in self.local_names:
+                found[(inner.id, *reversed(chain))] = None
+        return tuple(found)
+
+    def source_key(self) -> str:
+        """A hash of the text of this function and of all it reaches by name, and of the values of
+        outer constants that they read; those of tilec itself are left out.
+
+        Cheap while no name was bound anew since the last call.
+        """
+        if self._watch is None or any(
+                (place.get(name) if type(place) is dict else _cell(place)) is not seen
+                for place, name, seen in self._watch):
+            digest = hashlib.sha256()
+            watch: list[tuple[Any, str, object]] = []
+            self._reach(digest, watch, set())
+            self._watch, self._key = watch, digest.hexdigest()
+        return self._key
+
+    def _reach(self, digest: Any, watch: list[tuple[Any, str, object]], seen: set[int]) -> None:
+        if id(self) in seen:
+            return
+        seen.add(id(self))
+        defaults = [(p.name, p.default) for p in self.params if isinstance(p.default, _PLAIN)]
+        digest.update(f"{self.first_line}\0{self.source}\0{defaults}\0".encode())
+        for path in self._paths:
+            value = MISSING
+            for place, name in self._steps(path):
+                value = place.get(name, MISSING) if type(place) is dict else _cell(place)
+                watch.append((place, name, None if value is MISSING else value))
+            _mix(".".join(path), value, digest, watch, seen)
+
+    def _steps(self, path: tuple[str, ...]) -> Iterator[tuple[Any, str]]:
+        """The dicts or cells, with names, that lead along `path` through modules."""
+        if path[0] in self.closure:
+            place: Any = self.closure[path[0]]
+            value = _cell(place)
+        else:
+            place = self.fn.__globals__
+            if path[0] not in place and hasattr(builtins, path[0]):
+                return
+            value = place.get(path[0])
+        yield place, path[0]
+        for attr in path[1:]:
+            if not isinstance(value, types.ModuleType) or _is_own(value.__name__):
+                return
+            yield value.__dict__, attr
+            value = value.__dict__.get(attr)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise CompilationError(
+            f"`{self.name}` is compiled for the GPU and cannot be called from Python", None,
+            f"launch it with {self.name}[grid](...), or call it from a kernel")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} at {self.file}:{self.first_line}>"
+
+
+def _is_own(module: str | None) -> bool:
+    return module is not None and (module == "tilec" or module.startswith("tilec."))
+
+
+def _cell(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _mix(name: str, value: object, digest: Any, watch: list[tuple[Any, str, object]],
+         seen: set[int]) -> None:
+    """Add to a digest what a name stands for, as far as it changes the generated code."""
+    if is_constexpr(value):
+        value = value.value  # type: ignore[attr-defined]
+    if isinstance(value, Function):
+        if not _is_own(value.fn.__module__):
+            digest.update(f"{name}=def\0".encode())
+            value._reach(digest, watch, seen)
+    elif isinstance(value, (tuple, list)):
+        digest.update(f"{name}=({len(value)}\0".encode())
+        for item in value:
+            _mix(name, item, digest, watch, seen)
+    elif isinstance(value, _PLAIN) or _is_own(type(value).__module__):
+        digest.update(f"{name}={value!r}\0".encode())
+
+
+def function(fn: Callable[..., Any]) -> Function:
+    """Decorator of library functions written in the kernel language."""
+    return Function(fn)

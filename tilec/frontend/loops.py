@@ -1,0 +1,326 @@
+"""`for` and `while`: run-time loops with carried names, and unrolled ones."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from tilec.errors import CompilationError
+from tilec.frontend.branches import body, condition
+from tilec.frontend.expressions import truth
+from tilec.frontend.merge import RUN_TIME, Mismatch, Undefined, fit, plain, rebuild, split
+from tilec.frontend.visitor import RETURNED, Visitor, handles
+from tilec.ir import ops
+from tilec.ir.core import Block, Value
+from tilec.language import control
+from tilec.language import dtypes as dt
+from tilec.language.casting import cast
+from tilec.language.promotion import number_dtype, promote
+from tilec.language.values import constant, describe, is_number, tensor, to_tensor
+
+MAX_UNROLL = 1 << 14  # iterations of a static loop: more is a mistake, and would take minutes
+
+
+class _Carried:
+    """The names that a loop carries: assigned in it, and read in a later iteration or after it."""
+
+    def __init__(self, v: Visitor, node: ast.For | ast.While) -> None:
+        self.v = v
+        self.node = node
+        self.places = v.analysis.assigned[node]
+        self.before = v.names
+        self.init: list[Value] = []
+        self.trees: dict[str, Any] = {}
+        live = v.analysis.live_head[node]
+        v.at(node)
+        for name in self.places:
+            if name in v.names and name in live and type(v.names[name]) is not Undefined:
+                self.trees[name] = split(v.names[name], self.init)
+        self.types = [x.type for x in self.init]
+
+    def enter(self, args: Sequence[Value]) -> dict[str, Any]:
+        """The scope inside, where the carried names are these block arguments."""
+        names = dict(self.before)
+        for name in self.places:
+            if name in self.trees:
+                names[name] = rebuild(self.trees[name], args, name)
+            elif name in names:
+                names[name] = self._local(name)
+        return names
+
+    def leave(self, names: dict[str, Any]) -> list[Value]:
+        """What the body yields for the next iteration."""
+        out: list[Value] = []
+        for name, tree in self.trees.items():
+            try:
+                fit(tree, self.types, names[name], out)
+            except Mismatch as e:
+                raise self._changed(name, e.args[0]) from None
+        return out
+
+    def after(self, results: Sequence[Value]) -> dict[str, Any]:
+        """The scope after the loop."""
+        names = dict(self.before)
+        for name in self.places:
+            names[name] = rebuild(self.trees[name], results, name) if name in self.trees \
+                else self._local(name)
+        return names
+
+    def _local(self, name: str) -> Undefined:
+        return Undefined(
+            f"`{name}` is only assigned inside the loop at line {self.node.lineno}, which may not "
+            "run at all", f"assign `{name}` before the loop, with the type it has inside")
+
+    def _changed(self, name: str, now: str) -> CompilationError:
+        """The error for a carried name whose type changes; points at its last assignment."""
+        before = self.before[name]
+        was = describe(before)
+        loc = self.v.location(self.places[name])
+        if type(self.names_at_end.get(name)) is Undefined:
+            bad = self.names_at_end[name]
+            return CompilationError(bad.message, bad.loc or loc, bad.advice)
+        return CompilationError(
+            f"loop-carried variable `{name}` is {was} before the loop at line "
+            f"{self.node.lineno}, and {now} at the end of its body", loc,
+            self._advice(name, before))
+
+    @property
+    def names_at_end(self) -> dict[str, Any]:
+        return self.v.names
+
+    def _advice(self, name: str, before: Any) -> str:
+        now = self.names_at_end.get(name)
+        if not isinstance(now, tensor) or not isinstance(before, tensor):
+            return f"give `{name}` one form before the loop and at the end of its body"
+        if now.shape != before.shape:
+            shape = list(now.shape)
+            return f"start with the shape it gets: `{name} = tl.zeros({shape}, tl.{_dtype(now)})`"
+        return f"convert it in the loop, `.to(tl.{_dtype(before)})`, or start with " \
+            f"`.to(tl.{_dtype(now)})`"
+
+
+def _dtype(x: tensor) -> str:
+    return next((n for n, t in vars(dt).items() if isinstance(t, dt.dtype) and t == x.dtype),
+                x.dtype.name)
+
+
+# -- for ------------------------------------------------------------------------------------------
+
+@handles(ast.For)
+def visit_for(v: Visitor, node: ast.For) -> None:
+    """`for` over range, tl.range (run time), tl.static_range, or a tuple (unrolled)."""
+    if node.orelse:
+        raise v.error(node.orelse[0], "`else` of a loop is not supported in a kernel",
+                      "put its statements after the loop")
+    space = v.visit(node.iter)
+    if isinstance(space, control.static_range):
+        _unrolled(v, node, range(space.lo, space.hi, space.step))
+    elif isinstance(space, control.range):
+        _run_time_for(v, node, space)
+    elif isinstance(space, (tuple, list)):
+        _unrolled(v, node, space)
+    else:
+        raise v.error(node.iter, f"cannot loop over {describe(space)}",
+                      "loop over range, tl.range or tl.static_range, or a tuple")
+
+
+def _unrolled(v: Visitor, node: ast.For, items: Any) -> None:
+    if len(items) > MAX_UNROLL:
+        raise v.error(node.iter, f"this loop would be unrolled {len(items)} times",
+                      "use tl.range")
+    for item in items:
+        assign(v, node.target, item, keep_numbers=True)
+        body(v, node.body)
+        if RETURNED in v.names:
+            if v.names[RETURNED] is not True:
+                raise v.error(node, "this unrolled loop contains a `return` under a run-time "
+                              "condition", "move the `return` out of the loop")
+            return
+
+
+def _run_time_for(v: Visitor, node: ast.For, space: Any) -> None:
+    if not isinstance(node.target, ast.Name):
+        raise v.error(node.target, "the loop variable must be one name")
+    _no_return(v, node)
+    lo, hi, step, mirrored = _bounds(v, node, space)
+    carried = _Carried(v, node)
+    block = Block([lo.handle.type], [node.target.id if mirrored is None else ""])
+    args = [block.add_arg(t) for t in carried.types]
+    v.names = carried.enter(args)
+    with v.context.inside(block):
+        index: Any = tensor(block.args[0])
+        if mirrored is not None:
+            v.at(node)
+            index = mirrored - index
+        v.bind(node.target.id, index)
+        v.loops += 1
+        body(v, node.body)
+        v.loops -= 1
+        v.at(node)
+        yields = carried.leave(v.names)
+    kept = _unchanged(args, carried.init, yields)
+    _remove_others(block, args, kept)
+    block.insert(ops.Yield([yields[i] for i in kept], loc=v.builder.loc))
+    op = v.builder.insert(ops.For(lo.handle, hi.handle, step.handle,
+                                  [carried.init[i] for i in kept], body=block,
+                                  loc=v.location(node), num_stages=space.num_stages,
+                                  unroll=space.unroll))
+    v.names = carried.after(_spread(carried.init, kept, op.results))
+
+
+def _unchanged(args: Sequence[Value], init: Sequence[Value], yields: list[Value]) -> list[int]:
+    """Make the values that every iteration passes on as they are, use what was before the loop;
+    the indices of the others."""
+    kept = [i for i, arg in enumerate(args) if yields[i] is not arg]
+    for i in set(range(len(args))).difference(kept):
+        args[i].replace_by(init[i])
+        yields[:] = [init[i] if y is args[i] else y for y in yields]
+    return kept
+
+
+def _remove_others(block: Block, args: Sequence[Value], kept: list[int]) -> None:
+    for i in reversed(range(len(args))):
+        if i not in kept:
+            block.remove_arg(args[i].index)
+
+
+def _spread(init: Sequence[Value], kept: list[int], results: Sequence[Value]) -> list[Value]:
+    """The values after the loop: results of those kept, else what was before it."""
+    out = list(init)
+    for i, result in zip(kept, results, strict=True):
+        out[i] = result
+    return out
+
+
+def _no_return(v: Visitor, node: ast.For | ast.While) -> None:
+    if node in v.analysis.returns:
+        found = next(n for n in ast.walk(node) if isinstance(n, ast.Return))
+        raise v.error(found, "`return` inside a loop is not supported",
+                      "set a flag in the loop and return after it, or mask with tl.where")
+
+
+def _bounds(v: Visitor, node: ast.For, space: Any) -> tuple[tensor, tensor, tensor, tensor | None]:
+    """lo, hi and step as scalars of one type. A negative constant step is mirrored: the loop then
+    counts up from 0, and the fourth value minus its index is the author's variable."""
+    v.at(node.iter)
+    step = plain(space.step)
+    if step is not RUN_TIME and step == 0:
+        raise v.error(node.iter, "the step of a loop must not be 0")
+    given = (space.lo, space.hi, space.step)
+    t: dt.dtype | None = None
+    for x in given:
+        if isinstance(x, tensor) and x.shape or not (isinstance(x, tensor) or is_number(x)):
+            raise v.error(node.iter, f"a loop bound is {describe(x)}, expected an integer")
+        if not isinstance(x, tensor):
+            continue
+        t = x.dtype if t is None else promote(t, x.dtype)
+        if t is None or not t.is_int() or t.is_bool():
+            raise v.error(node.iter, f"a loop bound is {describe(x)}, expected an integer",
+                          "convert it by `.to(tl.int32)`")
+    for x in given:
+        if not isinstance(x, tensor):
+            if isinstance(x, float):
+                raise v.error(node.iter, f"a loop bound is the number {x!r}, expected an integer",
+                              "use // for integer division")
+            if t is None or not isinstance(x, bool) and x > 0x7FFFFFFF:
+                t = to_tensor(int(x)).dtype if t is None else promote(t, to_tensor(x).dtype)
+    if step is not RUN_TIME and step < 0:
+        return _mirror(v, given, t, step)
+    assert t is not None
+    lo, hi, by = (x if isinstance(x, tensor) and x.dtype == t else
+                  constant(x, number_dtype(x, t)) if is_number(x) else cast(x, t) for x in given)
+    return lo, hi, by, None
+
+
+def _mirror(v: Visitor, given: tuple[Any, ...], t: Any, step: int) -> Any:
+    if t.is_int_unsigned():
+        t = dt.int64
+    lo, hi = (cast(x, t) if isinstance(x, tensor) else constant(x, t) for x in given[:2])
+    count: Any = lo
+    return constant(0, t), count - hi, constant(-step, t), lo
+
+
+# -- while ----------------------------------------------------------------------------------------
+
+@handles(ast.While)
+def visit_while(v: Visitor, node: ast.While) -> None:
+    """`while` over a run-time condition."""
+    if node.orelse:
+        raise v.error(node.orelse[0], "`else` of a loop is not supported in a kernel",
+                      "put its statements after the loop")
+    _no_return(v, node)
+    carried = _Carried(v, node)
+    before, after = Block(carried.types), Block(carried.types)
+    v.names = carried.enter(before.args)
+    with v.context.inside(before):
+        test = v.visit(node.test)
+        known = truth(v, node.test, test)
+        if known is not None:
+            _static_while(v, node, carried, known)
+            return
+        cond = condition(v, node.test, test, "while").handle
+    v.names = carried.enter(after.args)
+    with v.context.inside(after):
+        v.loops += 1
+        body(v, node.body)
+        v.loops -= 1
+        v.at(node)
+        yields = carried.leave(v.names)
+    ins, outs = list(before.args), list(after.args)
+    kept = _unchanged(outs, carried.init, yields)
+    for i in set(range(len(ins))).difference(kept):
+        ins[i].replace_by(carried.init[i])
+        cond = carried.init[i] if cond is ins[i] else cond
+    _remove_others(before, ins, kept)
+    _remove_others(after, outs, kept)
+    before.insert(ops.Condition(cond, before.args, loc=v.location(node.test)))
+    after.insert(ops.Yield([yields[i] for i in kept], loc=v.builder.loc))
+    op = v.builder.insert(ops.While([carried.init[i] for i in kept], before=before, after=after,
+                                    loc=v.location(node)))
+    v.names = carried.after(_spread(carried.init, kept, op.results))
+
+
+def _static_while(v: Visitor, node: ast.While, carried: _Carried, known: bool) -> None:
+    v.names = carried.before
+    if known:
+        raise v.error(node.test, "this condition holds at compile time, so the loop never ends",
+                      "make the condition depend on a name that the body assigns")
+
+
+# -- assignment to targets ------------------------------------------------------------------------
+
+def assign(v: Visitor, target: ast.expr, value: Any, keep_numbers: bool = False) -> None:
+    """Bind a target; numbers become tensors of their literal's type unless `keep_numbers`."""
+    if isinstance(target, ast.Name):
+        if is_number(value) and not keep_numbers:
+            value = to_tensor(value)
+        v.bind(target.id, value)
+        return
+    if isinstance(target, (ast.Tuple, ast.List)):
+        _unpack(v, target, value, keep_numbers)
+        return
+    if isinstance(target, ast.Subscript):
+        raise v.error(target, "a tile cannot be assigned to by element",
+                      "build the new tile with tl.where(mask, new, old); to write memory use "
+                      "tl.store(ptr, value)")
+    if isinstance(target, ast.Attribute):
+        raise v.error(target, "attributes cannot be assigned in a kernel", "use a local name")
+    raise v.error(target, "this assignment target is not supported", "assign to plain names")
+
+
+def _unpack(v: Visitor, target: ast.Tuple | ast.List, value: Any, keep_numbers: bool) -> None:
+    value = plain(value) if not isinstance(value, tensor) else value
+    if not isinstance(value, (tuple, list)):
+        raise v.error(target, f"cannot unpack {describe(value)} into {len(target.elts)} names",
+                      "a tile is one value; tl.split or a function that returns a tuple gives "
+                      "several" if isinstance(value, tensor) else "")
+    starred = [i for i, t in enumerate(target.elts) if isinstance(t, ast.Starred)]
+    if starred:
+        raise v.error(target.elts[starred[0]], "`*` in an assignment target is not supported",
+                      "name every element")
+    if len(value) != len(target.elts):
+        raise v.error(target, f"{len(value)} values for {len(target.elts)} names",
+                      "give one name to each value")
+    for t, x in zip(target.elts, value, strict=True):
+        assign(v, t, x, keep_numbers)

@@ -1,0 +1,98 @@
+"""Argument types of a compiled kernel: `ArgSpec` and its text, as in "*fp32:16" or "i32".
+
+A type in a signature is a text, a `tl` dtype, an IR type or an `ArgSpec`; ":16" says that the
+value, or the address, is divisible by 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilec.errors import CompilationError, TilecError, did_you_mean
+from tilec.frontend.function import Function
+from tilec.ir import types as ir
+from tilec.language import dtypes as dt
+
+_KNOWN = [prefix + t.short for t in dt.ALL for prefix in ("", "*", "*k")]
+
+
+@dataclass(frozen=True)
+class ArgSpec:
+    """The IR type of a run-time argument, and a divisor of its value (1 if none is known)."""
+
+    type: ir.Element
+    divisibility: int = 1
+
+    def __str__(self) -> str:
+        short = dt.of_ir(self.type).short
+        return f"{short}:{self.divisibility}" if self.divisibility > 1 else short
+
+
+Spec = ArgSpec | tuple["Spec", ...]
+
+
+def parse_spec(given: Any, name: str = "") -> Spec:
+    """An ArgSpec of any spelling; tuples and lists stay tuples. CompilationError, naming the
+    parameter `name`, if it is no type of an argument."""
+    if isinstance(given, ArgSpec):
+        return given
+    if isinstance(given, (tuple, list)):
+        return tuple(parse_spec(g, f"{name}[{i}]") for i, g in enumerate(given))
+    where = f"the type of `{name}`" if name else "an argument type"
+    if isinstance(given, str):
+        return _parse_text(given.strip(), where)
+    try:
+        found = dt.from_any(given)
+    except TilecError as e:
+        raise CompilationError(f"{where} is {given!r}: {e.message}", None,
+                               'give a text such as "*fp32" or "i32", or a tl dtype') from None
+    return ArgSpec(_element(found, str(given), where))
+
+
+def _parse_text(text: str, where: str) -> ArgSpec:
+    base, colon, number = text.partition(":")
+    base = base.strip()
+    try:
+        found = dt.from_name(base)
+    except TilecError:
+        if base == "constexpr":
+            advice = "leave it out of the signature and put its value into `constexprs`"
+        else:
+            advice = did_you_mean(base, _KNOWN) or \
+                'types are "i32", "fp16", "*fp32" (a pointer), "*kfp32" (a const pointer), ...'
+        raise CompilationError(f"{where} is {text!r}, which is no type", None, advice) from None
+    divisibility = 1
+    if colon:
+        if not number.strip().isdigit() or int(number) < 1:
+            raise CompilationError(f"{where} is {text!r}: `{number.strip()}` is no divisor", None,
+                                   f'write "{base}:16", or "{base}" alone')
+        divisibility = int(number)
+    return ArgSpec(_element(found, text, where), divisibility)
+
+
+def _element(found: dt.dtype, text: str, where: str) -> ir.Element:
+    if found.ir is None or found.is_block():
+        raise CompilationError(f"{where} is {text!r}, which no argument can have", None,
+                               "arguments are scalars and pointers")
+    return found.ir
+
+
+def parse_signature(fn: Function, signature: Mapping[str, Any]) -> dict[str, Spec]:
+    """The specs of `signature`, in the order of the parameters. CompilationError for a name that
+    is no parameter, or a type that is none."""
+    names = [p.name for p in fn.params]
+    for name in signature:
+        if name not in names:
+            raise CompilationError(
+                f"`{fn.name}` has no parameter `{name}`", fn.def_location,
+                did_you_mean(name, names) or f"its parameters are {', '.join(names)}")
+    return {name: parse_spec(signature[name], name) for name in names if name in signature}
+
+
+def format_spec(spec: Spec) -> str:
+    """The text of a spec."""
+    if isinstance(spec, tuple):
+        return "(" + ", ".join(map(format_spec, spec)) + ")"
+    return str(spec)

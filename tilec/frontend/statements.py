@@ -1,0 +1,109 @@
+"""Handlers of simple statements: assignment, expression, return, assert, pass, del."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import tilec.language as tl
+from tilec.errors import CompileTimeAssertionError
+from tilec.frontend.expressions import binary, truth
+from tilec.frontend.function import names_constexpr
+from tilec.frontend.loops import assign
+from tilec.frontend.merge import RUN_TIME, plain
+from tilec.frontend.visitor import RESULT, RETURNED, Visitor, handles
+from tilec.language.casting import cast
+from tilec.language.dtypes import dtype
+from tilec.language.values import is_number, tensor
+
+
+@handles(ast.Assign)
+def visit_assign(v: Visitor, node: ast.Assign) -> None:
+    """`a = b = value`, `a, b = value`."""
+    value = v.visit(node.value)
+    v.at(node)
+    for target in node.targets:
+        assign(v, target, value)
+
+
+@handles(ast.AugAssign)
+def visit_aug_assign(v: Visitor, node: ast.AugAssign) -> None:
+    """`name op= value`."""
+    target = node.target
+    if not isinstance(target, ast.Name):
+        assign(v, target, None)  # says why that is not possible
+        return
+    read = ast.copy_location(ast.Name(target.id, ast.Load()), target)
+    value = binary(v, node, type(node.op), v.visit(read), v.visit(node.value))
+    assign(v, target, value)
+
+
+@handles(ast.AnnAssign)
+def visit_ann_assign(v: Visitor, node: ast.AnnAssign) -> None:
+    """`name: tl.constexpr = value` stays a compile-time value; a dtype converts."""
+    if node.value is None:
+        return
+    value = v.visit(node.value)
+    v.at(node)
+    if names_constexpr(ast.unparse(node.annotation).strip("'\"")):
+        known = plain(value)
+        if known is RUN_TIME:
+            raise v.error(node.value, f"this is a run-time {value}, but annotated tl.constexpr",
+                          "drop the annotation, or compute it from constexprs alone")
+        assign(v, node.target, known, keep_numbers=True)
+        return
+    annotation = v.visit(node.annotation)
+    if isinstance(annotation, dtype) and (is_number(value) or isinstance(value, tensor)):
+        v.at(node)
+        value = cast(value, annotation)
+    assign(v, node.target, value)
+
+
+@handles(ast.Expr)
+def visit_expr(v: Visitor, node: ast.Expr) -> None:
+    """An expression for its effect; docstrings have none."""
+    if not isinstance(node.value, ast.Constant):
+        v.visit(node.value)
+
+
+@handles(ast.Pass)
+def visit_pass(v: Visitor, node: ast.Pass) -> None:
+    """Nothing."""
+
+
+@handles(ast.Delete)
+def visit_delete(v: Visitor, node: ast.Delete) -> None:
+    """`del name`."""
+    for target in node.targets:
+        if not isinstance(target, ast.Name):
+            raise v.error(target, "only names can be deleted in a kernel")
+        if v.names.pop(target.id, None) is None:
+            raise v.error(target, f"`{target.id}` is not assigned here")
+
+
+@handles(ast.Return)
+def visit_return(v: Visitor, node: ast.Return) -> None:
+    """Leave the function, with a value unless it is the kernel."""
+    value: Any = None if node.value is None else v.visit(node.value)
+    if value is not None and v.is_kernel:
+        raise v.error(node, "a kernel cannot return a value",
+                      "store it: `tl.store(out_ptr + offsets, value)`")
+    v.names[RESULT] = value
+    v.names[RETURNED] = True
+
+
+@handles(ast.Assert)
+def visit_assert(v: Visitor, node: ast.Assert) -> None:
+    """`assert cond, message`: at compile time if it is known then, else a device_assert."""
+    cond = v.visit(node.test)
+    message: Any = "" if node.msg is None else plain(v.visit(node.msg))
+    if message is RUN_TIME:
+        raise v.error(node, "the message of an assertion must be known at compile time",
+                      "write a string")
+    known = truth(v, node.test, cond)
+    if known is None:
+        v.at(node)
+        tl.device_assert(cond, message or ast.unparse(node.test))
+    elif not known:
+        raise CompileTimeAssertionError(
+            f"assertion failed: {message or ast.unparse(node.test)}", v.location(node.test))

@@ -1,0 +1,138 @@
+"""Instruments around passes: dumps to stderr, dumps to a folder, times. Each acts on TILEC_* flags."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tilec import knobs
+from tilec.codegen.cubin import sass
+from tilec.compiler import LEVELS, PIPELINE, Instrument, Stage, stage_level
+from tilec.errors import TilecError, ToolError, did_you_mean
+from tilec.ir.core import Module
+from tilec.ir.printer import print_module
+
+KEYWORDS = ("all", "diff", "frontend")
+
+
+class Dump(Instrument):
+    """Prints stages to stderr. what: the value of TILEC_DUMP."""
+
+    def __init__(self, kernel: str, what: str) -> None:
+        self.kernel = kernel
+        self.wanted = {w.strip() for w in what.split(",") if w.strip()}
+        self.previous = ""
+        known = {*KEYWORDS, *LEVELS, *(s.run.name for s in PIPELINE)}
+        for w in self.wanted - known:
+            raise TilecError(f"TILEC_DUMP names `{w}`, which is no pass and no level", None,
+                             did_you_mean(w, known) or "give all, diff, a pass or a level")
+
+    def after(self, stage: Stage, seconds: float) -> None:
+        """Print the stage if it was asked for."""
+        if "diff" not in self.wanted and not self._asked(stage):
+            return
+        text = self._text(stage)
+        if "diff" in self.wanted:
+            lines = difflib.unified_diff(self.previous.splitlines(), text.splitlines(),
+                                         "before", f"after {stage.name}", lineterm="", n=2)
+            # A new level in another language has nothing in common with the last.
+            shown = "\n".join(lines) if stage.level in ("tile", "gpu", "lowered") else ""
+            if stage.index and not shown:
+                self.previous = text
+                return
+            self.previous, text = text, shown if stage.index else text
+        if stage.level != "cubin":
+            print(f"// ----- {stage.index:02} {stage.name} ({stage.level}) @{self.kernel} -----\n"
+                  f"{text}", file=sys.stderr)
+
+    def _asked(self, stage: Stage) -> bool:
+        if "all" in self.wanted or stage.name in self.wanted:
+            return True
+        at_end = stage.index + 1 > len(PIPELINE) or stage_level(stage.index + 1) != stage.level
+        return at_end and stage.level in self.wanted
+
+    def _text(self, stage: Stage) -> str:
+        if isinstance(stage.content, Module):
+            return print_module(stage.content, locations=knobs.print_loc)
+        return stage.text
+
+
+class DumpDir(Instrument):
+    """Writes every stage to a folder, and pipeline.txt with times and op counts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows: list[str] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def after(self, stage: Stage, seconds: float) -> None:
+        """Save the stage."""
+        count = ""
+        if isinstance(stage.content, Module):
+            count = f"{sum(1 for _ in stage.content.walk()):6} ops"
+        self.rows.append(f"{stage.index:02} {stage.name:28} {stage.level:8} "
+                         f"{seconds * 1e3:9.3f} ms {count}".rstrip())
+        path = self.folder / stage.file
+        if isinstance(stage.content, bytes):
+            path.write_bytes(stage.content)
+            try:
+                path.with_suffix(".sass").write_text(sass(stage.content))
+            except ToolError:
+                pass  # nvdisasm is optional; the cubin is there
+        else:
+            path.write_text(stage.text)
+
+    def finish(self) -> None:
+        """Write pipeline.txt."""
+        (self.folder / "pipeline.txt").write_text("\n".join(self.rows) + "\n")
+
+
+class Timing(Instrument):
+    """Prints the time of each pass and level to stderr."""
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+        self.rows: list[tuple[Stage, float]] = []
+
+    def after(self, stage: Stage, seconds: float) -> None:
+        """Note the time; the stage's content is not kept."""
+        self.rows.append((stage._replace(content=""), seconds))
+
+    def finish(self) -> None:
+        """Print the table."""
+        lines = [f"tilec: times of @{self.kernel} in ms"]
+        for level in LEVELS:
+            of_level = [(s, t) for s, t in self.rows if s.level == level]
+            if of_level:
+                lines.append(f"  {level:30} {sum(t for _, t in of_level) * 1e3:9.3f}")
+                lines += [f"    {s.name:28} {t * 1e3:9.3f}" for s, t in of_level if s.name != level]
+        lines.append(f"  {'total':30} {sum(t for _, t in self.rows) * 1e3:9.3f}")
+        print("\n".join(lines), file=sys.stderr)
+
+
+def from_knobs(kernel: str, key: str) -> Sequence[Instrument]:
+    """The instruments that the flags ask for. key: the kernel's digest (see `folder_name`)."""
+    out: list[Instrument] = []
+    if knobs.dump:
+        out.append(Dump(kernel, knobs.dump))
+    if knobs.dump_dir:
+        out.append(DumpDir(Path(knobs.dump_dir) / folder_name(kernel, key)))
+    if knobs.time:
+        out.append(Timing(kernel))
+    return out
+
+
+def override_folder(kernel: str, key: str) -> Path | None:
+    """The kernel's folder under TILEC_OVERRIDE_DIR, if there is one."""
+    if not knobs.override_dir:
+        return None
+    folder = Path(knobs.override_dir) / folder_name(kernel, key)
+    return folder if folder.is_dir() else None
+
+
+def folder_name(kernel: str, key: str) -> str:
+    """The folder of one specialisation in a dump or override tree."""
+    return f"{kernel}-{key[:8]}"
+

@@ -1,0 +1,164 @@
+"""Explains a bad access in the author's words: which argument, which mask, which load.
+
+All of it walks the IR backwards from the operand at fault; nothing is recorded while running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tilec.interp.frame import Frame
+from tilec.ir import ops
+from tilec.ir.core import Func, Op, Value
+from tilec.ir.types import Pointer, element_of, scalar_of, shape_of
+
+_THROUGH = (ops.Splat, ops.Broadcast, ops.ExpandDims, ops.Reshape, ops.Trans, ops.ConvertLayout,
+            ops.Cast, ops.Hint, ops.Bitcast)
+
+
+def sources(value: Value) -> Sequence[Value]:
+    """Values that `value` is computed from, one step back, through regions and block arguments."""
+    owner = value.owner
+    if isinstance(owner, Op):
+        from_regions = [b.terminator.operands for b in owner.regions]
+        if isinstance(owner, ops.If):
+            return [owner.cond, *(vs[value.index] for vs in from_regions)]
+        if isinstance(owner, ops.For):
+            return [owner.init[value.index], from_regions[0][value.index]]
+        if isinstance(owner, ops.While):
+            return [from_regions[0][value.index + 1]]
+        return owner.operands
+    around = owner.parent_op
+    if isinstance(around, ops.For):
+        if value.index == 0:
+            return [around.lo, around.step]
+        i = value.index - 1
+        return [around.init[i], around.body.terminator.operands[i]]
+    if isinstance(around, ops.While):
+        if owner is around.after:
+            return [around.before.terminator.operands[value.index + 1]]
+        return [around.init[value.index], around.after.terminator.operands[value.index]]
+    return around.operands if around is not None else []
+
+
+def walk_back(start: Value) -> Iterator[Value]:
+    """`start` and what it is computed from, nearest first, each once."""
+    queue, seen = [start], {start}
+    while queue:
+        value = queue.pop(0)
+        yield value
+        for v in sources(value):
+            if v not in seen:
+                seen.add(v)
+                queue.append(v)
+
+
+def pointer_roots(value: Value, func: Func) -> set[Value] | None:
+    """Parameters that a pointer may come from; None if it may come from anywhere."""
+    roots: set[Value] = set()
+    queue, seen = [value], {value}
+    while queue:
+        v = queue.pop()
+        if v.owner is func.body:
+            roots.add(v)
+            continue
+        if isinstance(v.op, (ops.Bitcast, ops.Load)):
+            return None
+        for source in sources(v):
+            if _is_pointer(source) and source not in seen:
+                seen.add(source)
+                queue.append(source)
+    return roots
+
+
+def _is_pointer(value: Value) -> bool:
+    try:
+        return isinstance(element_of(value.type), Pointer)
+    except AssertionError:
+        return False  # tokens and buffers have no element
+
+
+def pointer_name(value: Value, func: Func) -> str:
+    """The parameter's name if there is one candidate, else an empty string."""
+    roots = pointer_roots(value, func)
+    if roots is None or len(roots) != 1:
+        return ""
+    (root,) = roots
+    return root.name or str(root.index)
+
+
+def root_of(value: Value) -> Value:
+    """The scalar or tile that a splat, broadcast or cast of it started from."""
+    while isinstance(value.op, _THROUGH):
+        value = value.op.operands[0]
+    return value
+
+
+def poison_origin(value: Value, frame: Frame) -> str:
+    """Where the poison in `value` was made, as the end of a sentence."""
+    for v in _poisoned(value, frame):
+        op = v.op
+        if op is None:
+            continue
+        if isinstance(op, ops.Load) and op.mask is not None and op.other is None:
+            return f"the load at {place(op)}, whose masked-off lanes have no `other`"
+        if isinstance(op, (ops.Div, ops.Rem)) and not scalar_of(op.lhs.type).is_float:
+            return f"the division by zero at {place(op)}"
+        if isinstance(op, ops.AtomicRmw) and op.mask is not None:
+            return f"masked-off lanes of the atomic at {place(op)}"
+        if isinstance(op, ops.SharedLoad):
+            return f"shared memory that nobody wrote, read at {place(op)}"
+    return "an earlier op"
+
+
+def _poisoned(start: Value, frame: Frame) -> Iterator[Value]:
+    """Like `walk_back`, but not through values that are known not to be poison."""
+    queue, seen = [start], {start}
+    while queue:
+        value = queue.pop(0)
+        data = frame.find(value)
+        if data is not None and (data[1] is None or not data[1].any()):
+            continue
+        yield value
+        for v in sources(value):
+            if v not in seen:
+                seen.add(v)
+                queue.append(v)
+
+
+def place(op: Op) -> str:
+    """file:line of an op, or its name when it has none."""
+    return f"{op.loc.file}:{op.loc.line}" if op.loc.line else f"`{op.name}`"
+
+
+def mask_comment(mask: Value | None, elements: int, func: Func, scalars: dict[str, Any]) -> str:
+    """What is wrong with the mask of an access past a buffer of `elements` elements."""
+    fitting = [n for n, v in scalars.items() if type(v) is int and v == elements and v > 1]
+    if mask is None:
+        return "there is no mask"
+    tested = list(dict.fromkeys(_tested(mask)))
+    if not tested:
+        return "the mask lets them through"
+    text = f"the mask tests {' and '.join(tested)}"
+    if set(fitting) & set(tested):
+        return text
+    if fitting:
+        return f"{text}, not {fitting[0]}"
+    value = scalars.get(tested[0])
+    return text if value is None or len(tested) > 1 else f"{text}, which is {value}"
+
+
+def _tested(mask: Value) -> Iterator[str]:
+    """Names of the bounds that a mask's comparisons test."""
+    for v in walk_back(mask):
+        if not isinstance(v.op, ops.Cmp):
+            continue
+        for side in (v.op.rhs, v.op.lhs):
+            root = root_of(side)
+            if isinstance(root.op, ops.Constant):
+                yield root.name or str(root.op.value)
+                break
+            if root.name and not shape_of(root.type):
+                yield root.name
+                break

@@ -1,0 +1,295 @@
+"""Interpreter rules of ops that touch memory, the grid or the outside.
+
+An access is checked lane by lane; what is wrong with it is told in the author's words by `blame`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from tilec.errors import InterpreterError
+from tilec.eval.dtypes import BOOL, Array, dtype_of
+from tilec.eval.rules import rule as eval_rules
+from tilec.interp.blame import mask_comment, pointer_name, poison_origin
+from tilec.interp.control import defined
+from tilec.interp.frame import Data, Frame
+from tilec.interp.machine import Machine, full_shape, interp_rules
+from tilec.interp.memory import AccessError
+from tilec.interp.shadow import Buffer, destroy_others, touch
+from tilec.ir import ops
+from tilec.ir.core import Value
+from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.types import Tensor, shape_of
+
+VERBS = {ops.Load: "reads", ops.Store: "writes", ops.AtomicRmw: "adds to"}
+
+
+# -- grid -------------------------------------------------------------------------------------
+
+@interp_rules(ops.ProgramId)
+def _(m: Machine, frame: Frame, op: ops.ProgramId) -> Sequence[Data]:
+    x, y, _ = m.extents
+    index = frame.programs // (1, x, x * y)[op.axis] % m.extents[op.axis]
+    return ((index.astype(np.int32), None),)
+
+
+@interp_rules(ops.NumPrograms)
+def _(m: Machine, frame: Frame, op: ops.NumPrograms) -> Sequence[Data]:
+    return ((np.full(1, m.extents[op.axis], np.int32), None),)
+
+
+# -- memory -----------------------------------------------------------------------------------
+
+class _Access:
+    """Operands of a memory op, checked for poison and brought to one row count."""
+
+    def __init__(self, m: Machine, frame: Frame, op: MemoryOp, value: Value | None) -> None:
+        self.m, self.frame, self.op = m, frame, op
+        mask: Value | None = op.mask  # type: ignore[attr-defined]
+        address, poison = frame.get(op.ptr)
+        rows = len(address)
+        self.active: Array | None = None
+        if mask is not None:
+            active, mask_poison = frame.get(mask)
+            self._refuse(mask_poison, None, mask, "its mask is poison")
+            rows = max(rows, len(active))
+            self.active = None if active.all() else active
+        if value is not None:
+            rows = max(rows, len(frame.get(value)[0]))
+        shape = (rows, *shape_of(op.ptr.type))
+        self.address = address if address.shape == shape else np.broadcast_to(address, shape)
+        if self.active is not None:
+            self.active = np.broadcast_to(self.active, shape)
+        self._refuse(poison, self.active, op.ptr, "its address is poison")
+        self.programs = frame.programs if rows == len(frame) else frame.programs[:1]
+        self.who = self.programs.reshape((-1,) + (1,) * (len(shape) - 1))
+
+    def value(self, value: Value) -> Array:
+        """The value's array at the address's shape; no active lane may be poison."""
+        array, poison = self.frame.get(value)
+        self._refuse(poison, self.active, value, "the value is poison")
+        return np.broadcast_to(array, self.address.shape)
+
+    def _refuse(self, poison: Array | None, active: Array | None, value: Value, what: str) -> None:
+        if poison is None:
+            return
+        bad = poison if active is None else poison & active
+        if not bad.any():
+            return
+        rows = bad.reshape(len(bad), -1).any(1)
+        row = int(np.flatnonzero(rows)[0])
+        count = int(np.broadcast_to(bad[row], shape_of(value.type)).sum())
+        where = f" in {count} elements" if shape_of(value.type) else ""
+        name = pointer_name(self.op.ptr, self.m.func) or "memory"
+        verb = VERBS[type(self.op)]
+        raise self.m.error(
+            self.op, f"{self.m.program_name(self.frame.programs[row])} {verb} {name}, but {what}"
+            f"{where}: it comes from {poison_origin(value, self.frame)}",
+            "give that load an `other`, or mask these elements off here")
+
+    def failed(self, e: AccessError) -> InterpreterError:
+        """The author's view of a bad access."""
+        row = int(np.flatnonzero(e.lanes.reshape(len(e.lanes), -1).any(1))[0])
+        count = int(e.lanes[row].sum())
+        first = int(self.address[row][e.lanes[row]].reshape(-1)[0])
+        who, verb = self.m.program_name(self.programs[row]), VERBS[type(self.op)]
+        name = pointer_name(self.op.ptr, self.m.func)
+        memory = self.m.memory
+        near = memory.allocation_of(name) if name in memory.address else e.allocation
+        if near is None:
+            return self.m.error(self.op, f"{who} {verb} {_some(count)} outside of every argument",
+                                "check how the pointer is computed")
+        name = name or near.names[0]
+        if e.reason == "readonly":
+            return self.m.error(self.op, f"{who} {verb} {name}, a read-only array",
+                                "pass a writeable array")
+        if e.reason == "misaligned":
+            return self.m.error(self.op, f"{who} {verb} {_some(count)} of {name} at addresses that "
+                                         f"are not multiples of the element size")
+        side = "before" if first < near.base else "past"
+        comment = mask_comment(self.op.mask, near.elements,  # type: ignore[attr-defined]
+                               self.m.func, self.m.scalars)
+        return self.m.error(
+            self.op, f"{who} {verb} {_some(count)} {side} {name} "
+            f"({_some(near.elements)}); {comment}",
+            "mask the elements outside of the array off")
+
+
+def _some(count: int) -> str:
+    return f"{count} element{'' if count == 1 else 's'}"
+
+
+@interp_rules(ops.Load)
+def _(m: Machine, frame: Frame, op: ops.Load) -> Sequence[Data]:
+    access = _Access(m, frame, op, None)
+    dtype = dtype_of(op.result.type)
+    try:
+        array = m.memory.load(access.address, access.active, dtype, access.who)
+    except AccessError as e:
+        raise access.failed(e) from None
+    if access.active is None:
+        return ((array, None),)
+    if op.other is None:
+        return ((array, ~access.active),)
+    other, poison = frame.get(op.other)
+    if poison is not None:
+        poison = poison & ~access.active
+    return ((np.where(access.active, array, other), poison),)
+
+
+@interp_rules(ops.Store)
+def _(m: Machine, frame: Frame, op: ops.Store) -> None:
+    access = _Access(m, frame, op, op.value)
+    value = access.value(op.value)
+    try:
+        m.memory.store(access.address, value, access.active, access.who)
+    except AccessError as e:
+        raise access.failed(e) from None
+
+
+@interp_rules(ops.AtomicRmw)
+def _(m: Machine, frame: Frame, op: ops.AtomicRmw) -> Sequence[Data]:
+    access = _Access(m, frame, op, op.value)
+    # Every program adds, though all have the same operands.
+    if len(access.address) < len(frame):
+        shape = (len(frame), *access.address.shape[1:])
+        access.address = np.broadcast_to(access.address, shape)
+        access.programs = frame.programs
+        access.who = frame.programs.reshape((-1,) + (1,) * (len(shape) - 1))
+        if access.active is not None:
+            access.active = np.broadcast_to(access.active, shape)
+    value = access.value(op.value)
+    used = bool(op.result.uses)
+    try:
+        old = m.memory.atomic_add(access.address, value, access.active, access.who, used)
+    except AccessError as e:
+        raise access.failed(e) from None
+    if old is None:
+        old = np.zeros((1, *shape_of(op.result.type)), value.dtype)
+    return ((old, None if access.active is None else ~access.active),)
+
+
+# -- shared memory ----------------------------------------------------------------------------
+
+@interp_rules(ops.AllocShared)
+def _(m: Machine, frame: Frame, op: ops.AllocShared) -> None:
+    t = op.result.type
+    shape = (len(frame), *shape_of(t))
+    array = np.zeros(shape, dtype_of(t))
+    size = prod(shape[1:]) * (1 if array.dtype == BOOL else array.itemsize)
+    low = op.offset
+    m.buffers[op.result] = Buffer(frame, (array, np.ones(shape, bool)), low,
+                                  low + size if low >= 0 else low)
+
+
+@interp_rules(ops.SharedStore)
+def _(m: Machine, frame: Frame, op: ops.SharedStore) -> None:
+    buffer = m.buffers[op.buffer]
+    touch(m, frame, op, buffer.low, buffer.high, True)
+    destroy_others(m, frame, buffer, buffer.low, buffer.high)
+    buffer.write(frame, frame.get(op.value))
+
+
+@interp_rules(ops.SharedLoad)
+def _(m: Machine, frame: Frame, op: ops.SharedLoad) -> Sequence[Data]:
+    buffer = m.buffers[op.buffer]
+    touch(m, frame, op, buffer.low, buffer.high, False)
+    return (buffer.read(frame),)
+
+
+@interp_rules(ops.Barrier)
+def _(m: Machine, frame: Frame, op: ops.Barrier) -> None:
+    if m.shadow is not None:
+        m.shadow.barrier(frame)
+
+
+# -- checks and printing ----------------------------------------------------------------------
+
+@interp_rules(ops.Assert)
+def _(m: Machine, frame: Frame, op: ops.Assert) -> None:
+    array, poison = frame.get(op.cond)
+    if poison is not None and poison.any():
+        raise m.error(op, f"the condition of this assertion is poison: it comes from "
+                          f"{poison_origin(op.cond, frame)}")
+    if array.all():
+        return
+    index = tuple(int(i) for i in np.argwhere(~array)[0])
+    program = frame.programs[index[0]]
+    where = f" at element {index[1:]}" if len(index) > 1 else ""
+    message = f": {op.message}" if op.message else ""
+    raise m.error(op, f"{m.program_name(program)}: assertion failed{where}{message}")
+
+
+@interp_rules(ops.Assume)
+def _(m: Machine, frame: Frame, op: ops.Assume) -> None:
+    holds = defined(m, frame, op, op.cond, "the condition of this `assume`")
+    if not holds.all():
+        program = frame.programs[int(np.flatnonzero(~holds)[0])]
+        raise m.error(op, f"{m.program_name(program)}: what this `assume` promises does not hold",
+                      "compiled code relies on it; remove the `assume` or fix the call")
+
+
+@interp_rules(ops.Hint)
+def _(m: Machine, frame: Frame, op: ops.Hint) -> Sequence[Data]:
+    array, poison = frame.get(op.x)
+    if poison is None:
+        wrong = broken_promise(op, array)
+        if wrong:
+            raise m.error(op, f"this hint promises {wrong}, which does not hold",
+                          "compiled code relies on it; remove the hint or fix the call")
+    return ((eval_rules[ops.Hint](op, array), poison),)
+
+
+def broken_promise(op: ops.Hint, array: Array) -> str:
+    """The promise of a hint that `array` ([P, ...]) breaks; empty if it keeps them all."""
+    rank = array.ndim - 1
+    for kind, step in (("contiguity", 1), ("constancy", 0)):
+        for axis, run in enumerate(getattr(op, kind)[:rank]):
+            if run < 2 or array.shape[axis + 1] < 2:
+                continue
+            moved = np.moveaxis(array, axis + 1, -1)
+            inside = np.arange(1, moved.shape[-1]) % run != 0
+            unit = step * _unit(op)
+            if (np.diff(moved.astype(np.int64), axis=-1)[..., inside] != unit).any():
+                return f"{kind} {run} along axis {axis}"
+    for axis, divisor in enumerate(op.divisibility[:max(rank, 1)]):
+        run = max(1, op.contiguity[axis]) if axis < len(op.contiguity) else 1
+        first = array if rank == 0 else np.moveaxis(array, axis + 1, -1)[..., ::run]
+        if divisor > 1 and (first.astype(np.int64) % divisor).any():
+            return f"divisibility by {divisor} along axis {axis}"
+    return ""
+
+
+def _unit(op: ops.Hint) -> int:
+    element = op.x.type.element if isinstance(op.x.type, Tensor) else op.x.type
+    pointee = getattr(element, "pointee", None)
+    return 1 if pointee is None else int(pointee.bytes)
+
+
+@interp_rules(ops.Print)
+def _(m: Machine, frame: Frame, op: ops.Print) -> None:
+    data = [(full_shape(frame.get(v), v, len(frame)), frame.get(v)[1]) for v in op.values]
+    for row, program in enumerate(frame.programs):
+        parts = [_shown(a[row], None if p is None else p[row if len(p) > 1 else 0], op.hex)
+                 for a, p in data]
+        text = " ".join([op.prefix.rstrip()] * bool(op.prefix.strip()) + parts)
+        x, y, z = m.coordinates(int(program))
+        m.emit(f"pid ({x}, {y}, {z}) {text}")
+
+
+def _shown(array: Array, poison: Array | None, hexadecimal: bool) -> str:
+    """An array as text, poison as `?`."""
+    if hexadecimal and array.dtype.kind in "iu":
+        array = np.vectorize(hex, otypes=[object])(array)
+    if poison is not None and poison.any():
+        array = np.where(poison, "?", array.astype(str))
+    return str(array).replace("'", "") if array.dtype.kind in "OU" else str(array)
+
+
+@interp_rules(ops.Breakpoint)
+def _(m: Machine, frame: Frame, op: ops.Breakpoint) -> None:
+    if m.debugger is not None:
+        m.debugger.stop(op, frame)

@@ -1,0 +1,234 @@
+"""Runs a kernel over a grid on the CPU, at the tile, gpu or lowered level.
+
+Programs run in seeded random order: in groups along numpy's leading axis while nothing passes
+between them, one by one otherwise, in turns where they may wait for each other.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilec import knobs
+from tilec.errors import InterpreterError, LaunchError
+from tilec.eval.dtypes import BOOL, Array, dtype_of, is_float, scalar_type
+from tilec.interp import control, effects  # noqa: F401  (they register the rules)
+from tilec.interp.blame import pointer_roots
+from tilec.interp.debugger import Debugger
+from tilec.interp.frame import Data
+from tilec.interp.machine import Machine
+from tilec.interp.memory import Allocation, Conflict, Memory
+from tilec.interp.waiting import Turns
+from tilec.ir import ops
+from tilec.ir.core import Func, Module, Op
+from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.types import Pointer, Scalar, shape_of
+
+# Elements of the largest tile that a group of programs holds together: its arrays fit in a cache.
+GROUP_ELEMENTS = 1 << 17
+
+
+def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
+        grid: int | Sequence[int], seed: int | None = None, level: str | None = None,
+        program: int | Sequence[int] | None = None,
+        on_print: Callable[[str], None] | None = None) -> None:
+    """Run `func_name` over `grid` (1 to 3 extents), writing to the arrays in `args`.
+
+    args: numpy arrays for pointers and Python or numpy scalars, in the parameters' order or by
+    name. seed: of the order of programs (default: TILEC_SEED). level: what the module's level must
+    be, if given. program: run this one only. on_print: gets each printed line (default: stdout).
+    Raises LaunchError for arguments that do not fit and InterpreterError for what a program does
+    wrong.
+    """
+    if level is not None and level != module.level:
+        raise LaunchError(f"the module is at level {module.level}, expected {level}")
+    func = _find(module, func_name)
+    extents = (grid,) if isinstance(grid, int) else tuple(int(g) for g in grid)
+    if not 1 <= len(extents) <= 3 or min(extents) < 0:
+        raise LaunchError(f"grid is {grid!r}, expected 1 to 3 extents of 0 or more")
+    arrays, scalars = _bind(func, args)
+    memory = Memory(arrays)
+    arguments = _arguments(func, memory, scalars)
+    seed = knobs.seed if seed is None else seed
+    order = np.random.default_rng(seed).permutation(prod(extents))
+    if program is not None:
+        order = np.array([_linear(program, extents)])
+    emit = on_print or (lambda text: print(text, file=sys.stdout))
+    machine = Machine(func, memory, scalars, extents, emit, module.level == "lowered")
+    _Launch(machine, arguments).run(order)
+
+
+class _Launch:
+    """Decides how the programs of one launch are grouped, and runs them."""
+
+    def __init__(self, machine: Machine, arguments: Sequence[Data]) -> None:
+        self.machine, self.arguments = machine, arguments
+        self.func, self.memory, self.emit = machine.func, machine.memory, machine.emit
+        self.printed: list[str] = []
+        self.body = list(self.func.walk())
+        if any(isinstance(op, ops.Breakpoint) for op in self.body):
+            machine.debugger = Debugger(machine.program_name)
+
+    def run(self, order: Array) -> None:
+        """Run the programs in `order`, in groups if they turn out to be independent."""
+        if self._may_wait():
+            self._in_turns(order)
+            return
+        if not self._must_be_alone() and len(order) > 1:
+            shared = self._shared()
+            saved = [(a, a.raw.copy()) for a in self._written()] if shared else []
+            for allocation in shared:
+                allocation.track()
+            try:
+                self._groups(order, self._group_size())
+                return
+            except Conflict:
+                self.printed.clear()
+                for allocation, content in saved:
+                    allocation.raw[:] = content
+            finally:
+                for allocation in shared:
+                    allocation.readers = allocation.writers = None
+        self._groups(order, 1)
+
+    def _groups(self, order: Array, size: int) -> None:
+        self.machine.emit = self.printed.append if size > 1 else self.emit
+        try:
+            for i in range(0, len(order), size):
+                self.machine.run(np.sort(order[i:i + size]), self.arguments)
+        except InterpreterError:
+            self._flush()
+            raise
+        self._flush()
+
+    def _in_turns(self, order: Array) -> None:
+        self.memory.count_changes = True
+        turns = Turns(self.machine.program_name, lambda: self.memory.changes)
+        self.machine.turns = turns
+        self.machine.emit = self.emit
+        turns.run(order.tolist(), lambda program: self.machine.fork().run(
+            np.array([program]), self.arguments))
+
+    def _may_wait(self) -> bool:
+        """Whether a `while` reads memory that the kernel writes: it may wait for a program."""
+        inside = [op for loop in self.body if isinstance(loop, ops.While) for op in loop.walk()]
+        return self.machine.debugger is None and \
+            bool(self._touched("read", inside) & self._written())
+
+    def _flush(self) -> None:
+        for text in self.printed:
+            self.emit(text)
+        self.printed.clear()
+
+    def _must_be_alone(self) -> bool:
+        return self.machine.debugger is not None or any(
+            isinstance(op, ops.AtomicRmw) and op.result.uses for op in self.body)
+
+    def _group_size(self) -> int:
+        tiles = [prod(shape_of(v.type)) for op in self.body for v in op.results]
+        return max(1, GROUP_ELEMENTS // max(tiles, default=1))
+
+    def _touched(self, effect: str, body: Sequence[Op]) -> set[Allocation]:
+        """Allocations that ops in `body` with this effect may touch."""
+        out: set[Allocation] = set()
+        for op in body:
+            if not isinstance(op, MemoryOp) or effect not in op.class_effects:
+                continue
+            roots = pointer_roots(op.ptr, self.func)
+            if roots is None:
+                return set(self.memory.allocations)
+            out |= {self.memory.allocation_of(r.name or str(r.index)) for r in roots}
+        return out
+
+    def _written(self) -> set[Allocation]:
+        return self._touched("write", self.body)
+
+    def _shared(self) -> set[Allocation]:
+        """Allocations both read and written: where programs might depend on each other."""
+        only_atomics = all(isinstance(op, (ops.AtomicRmw, ops.Store)) for op in self.body
+                           if isinstance(op, MemoryOp))
+        return set() if only_atomics else self._touched("read", self.body) & self._written()
+
+
+def _find(module: Module, name: str) -> Func:
+    for func in module.funcs:
+        if func.name == name:
+            return func
+    known = ", ".join(f.name for f in module.funcs)
+    raise LaunchError(f"there is no function {name}; the module has {known}")
+
+
+def _linear(program: int | Sequence[int], grid: tuple[int, ...]) -> int:
+    index = (program,) if isinstance(program, int) else tuple(program)
+    index += (0,) * (len(grid) - len(index))
+    if len(index) != len(grid) or any(not 0 <= i < g for i, g in zip(index, grid, strict=True)):
+        raise LaunchError(f"program {program!r} is not in the grid {grid}")
+    return int(sum(i * prod(grid[:axis]) for axis, i in enumerate(index)))
+
+
+def _bind(func: Func, args: Sequence[Any] | Mapping[str, Any],
+          ) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Arrays and scalars by parameter name, checked against the parameters' types."""
+    names = [a.name or str(i) for i, a in enumerate(func.args)]
+    if isinstance(args, Mapping):
+        missing = [n for n in names if n not in args]
+        if missing:
+            raise LaunchError(f"{func.name} misses the argument {missing[0]}")
+        args = [args[n] for n in names]
+    if len(args) != len(names):
+        raise LaunchError(f"{func.name} takes {len(names)} arguments ({', '.join(names)}), "
+                          f"{len(args)} were given")
+    arrays: dict[str, Array] = {}
+    scalars: dict[str, Any] = {}
+    for name, parameter, given in zip(names, func.args, args, strict=True):
+        if isinstance(parameter.type, Pointer):
+            arrays[name] = _array(name, parameter.type, given)
+        else:
+            assert isinstance(parameter.type, Scalar)
+            scalars[name] = _scalar(name, parameter.type, given)
+    return arrays, scalars
+
+
+def _array(name: str, t: Pointer, given: Any) -> Array:
+    if not isinstance(given, np.ndarray):
+        raise LaunchError(f"argument {name} is {type(given).__name__}, expected a numpy array")
+    want = dtype_of(t.pointee)
+    if given.dtype != want and not (want == BOOL and given.dtype.itemsize == 1):
+        try:
+            have = scalar_type(given.dtype).name
+        except KeyError:
+            have = str(given.dtype)
+        raise LaunchError(f"argument {name} holds {have}, expected {t.pointee}")
+    return given
+
+
+def _scalar(name: str, t: Scalar, given: Any) -> Any:
+    value = given.item() if isinstance(given, (np.ndarray, np.generic)) else given
+    if not isinstance(value, (bool, int, float)):
+        raise LaunchError(f"argument {name} is {type(given).__name__}, expected {t}")
+    if t.is_bool:
+        return bool(value)
+    if t.is_float:
+        return float(value)
+    info = np.iinfo(dtype_of(t))
+    if isinstance(value, float) or not info.min <= value <= info.max:
+        raise LaunchError(f"argument {name} is {value!r}, which does not fit {t}")
+    return int(value)
+
+
+def _arguments(func: Func, memory: Memory, scalars: dict[str, Any]) -> list[Data]:
+    out: list[Data] = []
+    for i, parameter in enumerate(func.args):
+        name = parameter.name or str(i)
+        if isinstance(parameter.type, Pointer):
+            out.append((np.array([memory.address[name]], np.int64), None))
+        else:
+            dtype = dtype_of(parameter.type)
+            wide = np.array([scalars[name]], np.float32 if is_float(dtype) and
+                            dtype.itemsize < 4 else dtype)
+            out.append((wide.astype(dtype), None))
+    return out

@@ -1,0 +1,116 @@
+"""Programs that wait for each other: each a coroutine that gives way while it spins in a loop.
+
+Only kernels whose `while` loops read memory that the kernel writes run like this. Exactly one
+program runs at any time, so nothing here needs a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tilec.errors import InterpreterError, Location
+from tilec.interp.frame import Data
+
+SPINS = 64  # iterations of a loop between giving way
+IDLE_ROUNDS = 50  # rounds over all programs without any change before it is a deadlock
+
+
+class _Stopped(BaseException):
+    """Unwinds a program that will not run on."""
+
+
+class _Program:
+    """One program in a thread of its own, resumed and left by handing over a token."""
+
+    def __init__(self, turns: Turns, number: int, body: Callable[[int], None]) -> None:
+        self.turns, self.number, self.body = turns, number, body
+        self.token = threading.Semaphore(0)
+        self.done = False
+        self.error: BaseException | None = None
+        self.where: Location | None = None
+        self.last: list[np.ndarray] = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        self.token.acquire()
+        try:
+            if not self.turns.stopping:
+                self.body(self.number)
+        except _Stopped:
+            pass
+        except BaseException as e:  # handed to the caller's thread
+            self.error = e
+        self.done = True
+        self.turns.token.release()
+
+    def resume(self) -> None:
+        """Run until it ends or gives way."""
+        if not self.thread.is_alive():
+            self.thread.start()
+        self.turns.current = self
+        self.token.release()
+        self.turns.token.acquire()
+
+    def give_way(self) -> None:
+        """Called in the program's thread."""
+        self.turns.token.release()
+        self.token.acquire()
+        if self.turns.stopping:
+            raise _Stopped
+
+
+class Turns:
+    """Runs programs in order, going on to the next one whenever one spins."""
+
+    def __init__(self, name: Callable[[int], str], changes: Callable[[], int]) -> None:
+        self.name, self.changes = name, changes
+        self.token = threading.Semaphore(0)
+        self.current: _Program | None = None
+        self.stopping = False
+        self._changed = False
+
+    def run(self, order: Sequence[int], body: Callable[[int], None]) -> None:
+        """Run `body` for each program; raises what one of them raises, or for a deadlock."""
+        waiting = [_Program(self, n, body) for n in order]
+        idle = 0
+        try:
+            while waiting:
+                before, count = self.changes(), len(waiting)
+                self._changed = False
+                for program in waiting:
+                    program.resume()
+                    if program.error is not None:
+                        raise program.error
+                waiting = [p for p in waiting if not p.done]
+                moved = self._changed or len(waiting) < count or self.changes() != before
+                idle = 0 if moved else idle + 1
+                if idle == IDLE_ROUNDS:
+                    raise self._deadlock(waiting)
+        finally:
+            self.stopping = True
+            for program in waiting:
+                if program.thread.is_alive():
+                    program.resume()
+
+    def spin(self, iteration: int, values: Sequence[Data], where: Location) -> None:
+        """Called by a loop at each iteration, with its carried values."""
+        program = self.current
+        if program is None or iteration % SPINS != SPINS - 1:
+            return
+        arrays = [a for a, _ in values]
+        same = len(arrays) == len(program.last) and all(
+            a.dtype == b.dtype and a.tobytes() == b.tobytes()
+            for a, b in zip(arrays, program.last, strict=True))
+        self._changed |= not same
+        program.last, program.where = [a.copy() for a in arrays], where
+        program.give_way()
+
+    def _deadlock(self, waiting: Sequence[_Program]) -> InterpreterError:
+        names = ", ".join(self.name(p.number) for p in waiting[:4])
+        more = f" and {len(waiting) - 4} more" if len(waiting) > 4 else ""
+        return InterpreterError(
+            f"{names}{more} wait in this loop for a value that no program will write",
+            waiting[0].where, "check who signals, and that every program does it before it waits")

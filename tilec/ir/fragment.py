@@ -1,0 +1,186 @@
+"""Tiles of any extent over a layout: what each thread holds, where an element of a buffer lies.
+
+An extent n = odd * 2**k with odd <= 15 keeps its power-of-two part in the linear layout; the odd
+part is outermost and held in registers (or in outer panels of a shared buffer). Any other extent is
+stored padded to a power of two, its elements beyond n dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from math import prod
+
+from tilec.ir.layout_base import Layout, Shape
+from tilec.ir.linear import LinearLayout
+
+MAX_ODD = 15
+
+
+@lru_cache(maxsize=4096)
+def split_extent(n: int) -> tuple[int, int, bool]:
+    """(odd, power of two, padded): how an extent is stored; ValueError unless n is positive."""
+    if n <= 0:
+        raise ValueError(f"a tile extent must be positive, got {n}")
+    low = n & -n
+    if n // low <= MAX_ODD:
+        return n // low, low, False
+    return 1, 1 << n.bit_length(), True
+
+
+@lru_cache(maxsize=4096)
+def storage_shape(shape: Shape) -> tuple[Shape, Shape]:
+    """(odd parts, power-of-two parts) of a shape."""
+    parts = [split_extent(n) for n in shape]
+    return tuple(p[0] for p in parts), tuple(p[1] for p in parts)
+
+
+def odd_factors_stay(src: Shape, dst: Shape) -> bool:
+    """Whether a row-major reshape leaves every odd or padded factor where it is.
+
+    If so, the reshape is one of the power-of-two parts alone; else it must go through row-major
+    memory.
+    """
+
+    def places(shape: Shape) -> set[tuple[int, int]]:
+        found, inner = set(), 1
+        for n in reversed(shape):
+            odd, low, padded = split_extent(n)
+            if padded or odd > 1:
+                found.add((n, inner) if padded else (odd, inner * low))
+            inner *= n
+        return found
+
+    return places(src) == places(dst)
+
+
+class _Stored:
+    """A shape with a layout of its power-of-two part."""
+
+    def __init__(self, shape: Shape, layout: Layout) -> None:
+        self.shape = shape
+        self.layout = layout
+        self.odd, self.pow2 = storage_shape(shape)
+        self.linear: LinearLayout = layout.to_linear(self.pow2)
+
+    @property
+    def padded_dims(self) -> tuple[int, ...]:
+        """Dimensions in which coordinates from the extent on are dead."""
+        return tuple(d for d, n in enumerate(self.shape) if self.odd[d] * self.pow2[d] != n)
+
+    @cached_property
+    def odd_offsets(self) -> tuple[tuple[int, ...], ...]:
+        """Per odd index (row-major): the coordinates at which its power-of-two part starts."""
+        steps = [range(0, o * p, p) for o, p in zip(self.odd, self.pow2, strict=True)]
+        return tuple(product(*steps))
+
+
+@dataclass(frozen=True)
+class RegisterPlace:
+    """Constant part of a register's coordinates: coord[d] = base[d] + (xor[d] ^ thread part[d])."""
+
+    base: tuple[int, ...]
+    xor: tuple[int, ...]
+
+
+class Fragment(_Stored):
+    """What one thread holds of a tile: make it with `fragment(shape, layout)`, which caches.
+
+    Registers are ordered (odd index row-major, register of the power-of-two layout). Attributes:
+    shape, layout, odd and pow2 (per dimension), linear (the layout of pow2).
+    """
+
+    @cached_property
+    def registers_per_part(self) -> int:
+        return self.linear.in_size("register")
+
+    @cached_property
+    def num_registers(self) -> int:
+        return prod(self.odd) * self.registers_per_part
+
+    @cached_property
+    def register_coords(self) -> tuple[RegisterPlace, ...]:
+        """The constant part of each register's coordinates, in register order."""
+        xors = [self.linear.apply(register=r) for r in range(self.registers_per_part)]
+        return tuple(RegisterPlace(base, xor) for base in self.odd_offsets for xor in xors)
+
+    @property
+    def lane_bases(self) -> tuple[tuple[int, ...], ...]:
+        """Coordinates that each lane bit XORs into the thread part."""
+        return self.linear.bases_of("lane")
+
+    @property
+    def warp_bases(self) -> tuple[tuple[int, ...], ...]:
+        """Coordinates that each warp bit XORs into the thread part."""
+        return self.linear.bases_of("warp")
+
+    @property
+    def free_masks(self) -> dict[str, int]:
+        """Per register, lane and warp: the index bits that only find copies."""
+        return self.linear.free_variable_masks
+
+    def coords(self, register: int, lane: int, warp: int) -> tuple[int, ...]:
+        """Coordinates of one held element; along a padded dim they may lie beyond the shape."""
+        base = self.odd_offsets[register // self.registers_per_part]
+        low = self.linear.apply(register=register % self.registers_per_part, lane=lane, warp=warp)
+        return tuple(b + c for b, c in zip(base, low, strict=True))
+
+    def contiguous_registers(self, dim: int | None = None) -> int:
+        """How many registers, aligned and in order, walk by +1 along dim (default: the last)."""
+        if not self.shape:
+            return 1
+        dim = len(self.shape) - 1 if dim is None else dim
+        bases = self.linear.bases_of("register")
+        others = [*bases, *self.lane_bases, *self.warp_bases]
+        run = 0
+        for bit, basis in enumerate(bases):
+            unit = 1 << bit
+            step = tuple(unit if d == dim else 0 for d in range(len(self.shape)))
+            if basis != step or sum(1 for v in others if v[dim] & unit) != 1:
+                break
+            run += 1
+        return 1 << run
+
+
+class SharedTile(_Stored):
+    """Where elements of a shared buffer lie: make it with `shared_tile(shape, layout)`, cached.
+
+    Offsets are in elements: odd index (row-major) * elements of the power-of-two part + linear
+    offset.
+    """
+
+    @cached_property
+    def part_elements(self) -> int:
+        return prod(self.pow2)
+
+    @cached_property
+    def num_elements(self) -> int:
+        return prod(self.odd) * self.part_elements
+
+    @cached_property
+    def inverse(self) -> LinearLayout:
+        """(dim0, dim1, ...) -> offset within one power-of-two part."""
+        return self.linear.invert()
+
+    def offset(self, coords: Sequence[int]) -> int:
+        """Element offset of one element."""
+        part = 0
+        low: dict[str, int] = {}
+        for d, (c, odd, pow2) in enumerate(zip(coords, self.odd, self.pow2, strict=True)):
+            part = part * odd + c // pow2
+            low[f"dim{d}"] = c % pow2
+        return part * self.part_elements + self.inverse.apply(**low)[0]
+
+
+@lru_cache(maxsize=4096)
+def fragment(shape: Shape, layout: Layout) -> Fragment:
+    """The fragment of a tile; ValueError when the layout cannot serve the shape."""
+    return Fragment(shape, layout)
+
+
+@lru_cache(maxsize=1024)
+def shared_tile(shape: Shape, layout: Layout) -> SharedTile:
+    """The elements of a shared buffer; ValueError when the layout cannot serve the shape."""
+    return SharedTile(shape, layout)

@@ -1,0 +1,131 @@
+"""Ops that touch global memory or the outside: load, store, atomics, assert, print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilec.ir.core import Op, Value, attr, operand, operands
+from tilec.ir.types import Pointer, Scalar, Type, element_of, i1, refines, with_element
+
+CACHE_LOAD = ("", ".ca", ".cg", ".cv")
+CACHE_STORE = ("", ".wb", ".cg", ".cs", ".wt")
+EVICTION = ("", "evict_first", "evict_last", "evict_normal")
+
+
+class MemoryOp(Op):
+    """Base of accesses through `ptr`: checks mask and value against the pointers."""
+
+    ptr: Value = operand()
+
+    def _access(self, value: Value | None, mask: Value | None) -> Type:
+        pointer = element_of(self.ptr.type)
+        if not isinstance(pointer, Pointer):
+            raise self.fail(f"operand is {self.ptr.type}, expected pointers")
+        want = with_element(self.ptr.type, pointer.pointee)
+        if value is not None and not refines(value.type, want):
+            raise self.fail(f"value is {value.type}, expected {want}")
+        if mask is not None and not refines(mask.type, with_element(want, i1)):
+            raise self.fail(f"mask is {mask.type}, expected {with_element(want, i1)}")
+        return want
+
+
+class Load(MemoryOp, effects={"read"}):
+    """Read through pointers; lanes that are masked off give `other`, or poison without it."""
+
+    name = "tile.load"
+    mask: Value | None = operand(optional=True)
+    other: Value | None = operand(optional=True)
+    cache: str = attr(str, "", choices=CACHE_LOAD)
+    eviction: str = attr(str, "", choices=EVICTION)
+    volatile: bool = attr(bool, False)
+
+    @property
+    def effects(self) -> frozenset[str]:
+        """A volatile load also counts as a write, so that nothing moves across it."""
+        return frozenset({"read", "write"}) if self.volatile else self.class_effects
+
+    def infer(self) -> Sequence[Type]:
+        return (self._access(self.other, self.mask),)
+
+
+class Store(MemoryOp, effects={"write"}):
+    """Write values through pointers, where the mask holds."""
+
+    name = "tile.store"
+    value: Value = operand()
+    mask: Value | None = operand(optional=True)
+    cache: str = attr(str, "", choices=CACHE_STORE)
+    eviction: str = attr(str, "", choices=EVICTION)
+
+    def infer(self) -> Sequence[Type]:
+        self._access(self.value, self.mask)
+        if element_of(self.ptr.type).const:  # type: ignore[union-attr]
+            raise self.fail(f"cannot store through {self.ptr.type}")
+        return ()
+
+
+class AtomicRmw(MemoryOp, effects={"read", "write"}):
+    """Atomic read-modify-write; gives the old values, poison where the mask does not hold."""
+
+    name = "tile.atomic_rmw"
+    value: Value = operand()
+    mask: Value | None = operand(optional=True)
+    kind: str = attr(str, choices=("add",))
+    sem: str = attr(str, "acq_rel", choices=("relaxed", "acquire", "release", "acq_rel"))
+    scope: str = attr(str, "gpu", choices=("cta", "gpu", "sys"))
+
+    def infer(self) -> Sequence[Type]:
+        t = self._access(self.value, self.mask)
+        element = element_of(t)
+        if isinstance(element, Scalar) and element.bits < (16 if element.is_float else 32):
+            raise self.fail(f"no atomic {self.kind} for {element}")
+        return (t,)
+
+
+class Assert(Op, effects={"io"}):
+    """Stop with `message` unless the condition holds for every element."""
+
+    name = "tile.assert"
+    cond: Value = operand()
+    message: str = attr(str, "")
+
+    def infer(self) -> Sequence[Type]:
+        if element_of(self.cond.type) != i1:
+            raise self.fail(f"condition is {self.cond.type}, expected i1")
+        return ()
+
+
+class Assume(Op, effects={"io"}):
+    """A promise by the author that a scalar condition holds; analyses may use it."""
+
+    name = "tile.assume"
+    cond: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        if self.cond.type != i1:
+            raise self.fail(f"condition is {self.cond.type}, expected i1")
+        return ()
+
+
+class Print(Op, effects={"io"}):
+    """Print `prefix` and every element of the operands, integers in hexadecimal if `hex`."""
+
+    name = "tile.print"
+    values: tuple[Value, ...] = operands()
+    prefix: str = attr(str, "")
+    hex: bool = attr(bool, False)
+
+    def infer(self) -> Sequence[Type]:
+        return ()
+
+
+class Breakpoint(Op, effects={"io"}):
+    """Open the interpreter's prompt; `names` are the Python names of the operands. Compiled code
+    does nothing here."""
+
+    name = "tile.breakpoint"
+    values: tuple[Value, ...] = operands()
+    names: tuple[str, ...] = attr(tuple, ())
+
+    def infer(self) -> Sequence[Type]:
+        return ()

@@ -1,0 +1,225 @@
+"""Ops that make tiles and change their shape, reduction, and the matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tilec.ir.core import Block, Op, Value, attr, operand, operands, region
+from tilec.ir.layouts import Layout, Slice, slice_of, transpose
+from tilec.ir.ops.base import ExplicitType, ScratchOp
+from tilec.ir.types import (
+    Element,
+    Scalar,
+    Tensor,
+    Type,
+    element_of,
+    f32,
+    f64,
+    i1,
+    i32,
+    layout_of,
+    linear_shape,
+    refines,
+    shape_of,
+)
+
+MAX_ELEMENTS = 1 << 20
+
+
+class Constant(ExplicitType):
+    """A number, or a tile filled with it. An i1 holds a bool, an integer an int, a float a float
+    that the type represents exactly."""
+
+    name = "tile.constant"
+    value: int | float | bool = attr(object)
+
+    def infer(self) -> Sequence[Type]:
+        t = self.given()
+        element = element_of(t)
+        want = bool if element == i1 else float if isinstance(element, Scalar) and \
+            element.is_float else int
+        if type(self.value) is not want:
+            raise self.fail(f"value {self.value!r} does not fit {t}")
+        return (t,)
+
+
+class ProgramId(Op):
+    """The program's index along an axis of the grid."""
+
+    name = "tile.program_id"
+    axis: int = attr(int)
+
+    def infer(self) -> Sequence[Type]:
+        return (i32,)
+
+
+class NumPrograms(Op):
+    """The grid's extent along an axis."""
+
+    name = "tile.num_programs"
+    axis: int = attr(int)
+
+    def infer(self) -> Sequence[Type]:
+        return (i32,)
+
+
+class Arange(Op):
+    """start, start + 1, ..., end - 1."""
+
+    name = "tile.arange"
+    start: int = attr(int)
+    end: int = attr(int)
+
+    def infer(self) -> Sequence[Type]:
+        if self.end <= self.start:
+            raise self.fail(f"end {self.end} is not above start {self.start}")
+        return (Tensor((self.end - self.start,), i32),)
+
+
+class Splat(ExplicitType):
+    """A tile filled with a scalar."""
+
+    name = "tile.splat"
+    x: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        t = self.given()
+        if not isinstance(t, Tensor) or t.element != self.x.type:
+            raise self.fail(f"cannot make {t} of {self.x.type}")
+        return (t,)
+
+
+class Broadcast(ExplicitType):
+    """Repeat along dimensions of extent 1; the layout stays."""
+
+    name = "tile.broadcast"
+    x: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        src, dst = self.x.type, self.given()
+        ok = isinstance(src, Tensor) and isinstance(dst, Tensor) and src.rank == dst.rank and \
+            all(a == b or a == 1 for a, b in zip(src.shape, dst.shape, strict=True)) and \
+            refines(src, Tensor(src.shape, dst.element, dst.layout))
+        if not ok:
+            raise self.fail(f"cannot broadcast {src} to {dst}")
+        return (dst,)
+
+
+def _axis(op: Op, axis: int, rank: int) -> None:
+    if not 0 <= axis < rank:
+        raise op.fail(f"axis {axis} is not in 0..{rank - 1}")
+
+
+class ExpandDims(Op):
+    """Insert a dimension of extent 1 at `axis`. The operand's layout is the result's, sliced."""
+
+    name = "tile.expand_dims"
+    x: Value = operand()
+    axis: int = attr(int)
+
+    def infer(self) -> Sequence[Type]:
+        t = self.x.type
+        assert isinstance(t, Tensor)
+        _axis(self, self.axis, t.rank + 1)
+        shape = t.shape[:self.axis] + (1,) + t.shape[self.axis:]
+        parent = t.layout.parent if isinstance(t.layout, Slice) and t.layout.dim == self.axis \
+            else None
+        return (Tensor(shape, t.element, parent),)
+
+    def check(self) -> None:
+        src, dst = self.x.type, self.result.type
+        assert isinstance(src, Tensor) and isinstance(dst, Tensor)
+        if dst.layout is not None:
+            want = Tensor(src.shape, src.element, slice_of(dst.layout, self.axis))
+            if not refines(src, want):
+                raise self.fail(f"operand is {src}, expected layout {want}")
+
+
+class Reshape(ScratchOp, ExplicitType):
+    """The same elements in row-major order under another shape."""
+
+    name = "tile.reshape"
+    x: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        src, dst = self.x.type, self.given()
+        if not (isinstance(src, Tensor) and isinstance(dst, Tensor)) or \
+                prod(src.shape) != prod(dst.shape) or src.element != dst.element:
+            raise self.fail(f"cannot reshape {src} to {dst}")
+        return (dst,)
+
+
+class Trans(Op):
+    """Permute dimensions: result dimension i is operand dimension order[i]."""
+
+    name = "tile.trans"
+    x: Value = operand()
+    order: tuple[int, ...] = attr(tuple)
+
+    def infer(self) -> Sequence[Type]:
+        t = self.x.type
+        if not isinstance(t, Tensor) or sorted(self.order) != list(range(t.rank)):
+            raise self.fail(f"order {self.order} does not permute the dimensions of {t}")
+        layout = None if t.layout is None else transpose(t.layout, self.order, linear_shape(t.shape))
+        return (Tensor(tuple(t.shape[i] for i in self.order), t.element, layout),)
+
+
+class Reduce(ScratchOp):
+    """Combine along `axis`. The region takes the accumulated values, then the new ones, one
+    scalar per operand each, and yields the combined ones; it must be associative and
+    commutative. A tile of rank 1 gives a scalar."""
+
+    name = "tile.reduce"
+    isolated = True
+    inputs: tuple[Value, ...] = operands()
+    axis: int = attr(int)
+    body: Block = region()
+
+    def infer(self) -> Sequence[Type]:
+        out: list[Type] = []
+        shape = shape_of(self.inputs[0].type)
+        _axis(self, self.axis, len(shape))
+        for v in self.inputs:
+            if shape_of(v.type) != shape:
+                raise self.fail(f"operands differ in shape: {shape} and {shape_of(v.type)}")
+            element, layout = element_of(v.type), layout_of(v.type)
+            out.append(self._result(shape, element, None if layout is None else
+                                    slice_of(layout, self.axis)))
+        self._check_body()
+        return out
+
+    def _result(self, shape: tuple[int, ...], element: Element, layout: Layout | None) -> Type:
+        rest = shape[:self.axis] + shape[self.axis + 1:]
+        return Tensor(rest, element, layout) if rest else element
+
+    def _check_body(self) -> None:
+        scalars = [element_of(v.type) for v in self.inputs]
+        have = [a.type for a in self.body.args]
+        yielded = [v.type for v in self.body.terminator.operands]
+        if have != scalars * 2 or yielded != scalars:
+            raise self.fail(f"region takes {have} and yields {yielded}, expected twice and once "
+                            f"{scalars}")
+
+
+class Dot(Op):
+    """a @ b + c for [M, K] by [K, N] tiles (or with a leading batch dimension); the result has
+    the type of c, the accumulator."""
+
+    name = "tile.dot"
+    a: Value = operand()
+    b: Value = operand()
+    c: Value = operand()
+    input_precision: str = attr(str, "tf32", choices=("tf32", "tf32x3", "ieee"))
+
+    def infer(self) -> Sequence[Type]:
+        a, b, c = (v.type for v in self.operands)
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor) and isinstance(c, Tensor)):
+            raise self.fail(f"operands are {a}, {b}, {c}, expected tiles")
+        ok = a.rank == b.rank == c.rank and a.rank in (2, 3) and a.shape[-1] == b.shape[-2] and \
+            c.shape == (*a.shape[:-1], b.shape[-1]) and a.shape[:-2] == b.shape[:-2]
+        if not ok or a.element != b.element:
+            raise self.fail(f"cannot multiply {a} by {b} into {c}")
+        if c.element not in (f32, f64, i32) and c.element != a.element:
+            raise self.fail(f"accumulator is {c}")
+        return (c,)

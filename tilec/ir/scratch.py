@@ -1,0 +1,175 @@
+"""Scratch shared memory of CTA-atomic ops: how many bytes each needs, and how it is used.
+
+The same plans serve the allocator and the code generator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from tilec.ir import ops
+from tilec.ir.conversion import Plan, Shared, plan_conversion
+from tilec.ir.core import Op
+from tilec.ir.f2 import Span
+from tilec.ir.fragment import Fragment, fragment, odd_factors_stay
+from tilec.ir.linear import LinearLayout, tile_outs
+from tilec.ir.types import Element, Scalar, Tensor, element_of
+
+ALIGN = 16
+
+
+def element_bytes(t: Element) -> int:
+    """Bytes of an element in shared memory."""
+    return t.bytes if isinstance(t, Scalar) else 8
+
+
+def scratch_bytes(op: Op) -> int:
+    """Bytes of shared memory that `op` uses while it runs; 0 for most ops."""
+    if isinstance(op, ops.Reduce):
+        return reduce_scratch(op)
+    if isinstance(op, (ops.ConvertLayout, ops.Reshape)):
+        src, dst = op.x.type, op.result.type
+        assert isinstance(src, Tensor) and isinstance(dst, Tensor)
+        return move_scratch(src, dst)
+    if isinstance(op, ops.AtomicRmw):
+        return atomic_scratch(op)
+    return 0
+
+
+def tile_fragment(t: Tensor) -> Fragment:
+    """The fragment of a tensor type that has a layout."""
+    assert t.layout is not None, f"{t} has no layout"
+    return fragment(t.shape, t.layout)
+
+
+# ---- reductions
+@dataclass(frozen=True)
+class ReducePlan:
+    """A reduction along one axis of a fragment.
+
+    members[i]: the source registers that make up result register i, in the order of their
+    coordinates. lanes, warps: index bits whose elements differ along the axis. areas: per operand,
+    the byte offset of its partial results in scratch; `elements` per operand, one for each of
+    2**len(warps) warps, the warps of one element side by side.
+    """
+
+    members: tuple[tuple[int, ...], ...]
+    lanes: tuple[int, ...]
+    warps: tuple[int, ...]
+    elements: int
+
+
+@lru_cache(maxsize=1024)
+def reduce_plan(src: Tensor, axis: int) -> ReducePlan:
+    """The plan for a tile of a type reduced along `axis`."""
+    frag = tile_fragment(src)
+    groups: dict[tuple[int, ...], dict[int, int]] = {}
+    for r, place in enumerate(frag.register_coords):
+        at = [b + x for b, x in zip(place.base, place.xor, strict=True)]
+        along = at.pop(axis)
+        groups.setdefault(tuple(at), {}).setdefault(along, r)
+    members = tuple(tuple(found[c] for c in sorted(found)) for found in groups.values())
+    rest = [d for d in range(len(src.shape)) if d != axis]
+    return ReducePlan(
+        members,
+        tuple(b for b, v in enumerate(frag.lane_bases) if v[axis]),
+        tuple(b for b, v in enumerate(frag.warp_bases) if v[axis]),
+        prod(frag.odd[d] * frag.pow2[d] for d in rest),
+    )
+
+
+def reduce_areas(op: ops.Reduce) -> tuple[list[int], int]:
+    """(byte offset of each operand's partial results, bytes in all)."""
+    src = op.inputs[0].type
+    assert isinstance(src, Tensor)
+    plan = reduce_plan(src, op.axis)
+    count = plan.elements << len(plan.warps)
+    at, offsets = 0, []
+    for v in op.inputs:
+        offsets.append(at)
+        at += -(-count * element_bytes(element_of(v.type)) // ALIGN) * ALIGN
+    if needs_flags(src, op.axis):
+        offsets.append(at)
+        at += -(-count // ALIGN) * ALIGN
+    return offsets, at
+
+
+def needs_flags(src: Tensor, axis: int) -> bool:
+    """Whether elements beyond the extent take part unless something marks them."""
+    return axis in tile_fragment(src).padded_dims
+
+
+def reduce_scratch(op: ops.Reduce) -> int:
+    """Bytes for the partial results of warps; 0 when the axis lies within each warp."""
+    src = op.inputs[0].type
+    assert isinstance(src, Tensor)
+    return reduce_areas(op)[1] if reduce_plan(src, op.axis).warps else 0
+
+
+# ---- moves
+@dataclass(frozen=True)
+class MovePlan:
+    """A change of layout or shape.
+
+    parts: pairs (odd part of the source, odd part of the result), each moved by `plan`. When
+    `plan` is None, everything goes through row-major memory instead.
+    """
+
+    plan: Plan | None
+    parts: tuple[tuple[int, int], ...] = ()
+
+
+@lru_cache(maxsize=1024)
+def move_plan(src: Tensor, dst: Tensor) -> MovePlan:
+    """How the elements of a tile reach the registers of another with equal row-major order."""
+    a, b = tile_fragment(src), tile_fragment(dst)
+    if src.shape != dst.shape and not odd_factors_stay(src.shape, dst.shape):
+        return MovePlan(None)
+    bits = 8 * element_bytes(src.element)
+    linear = a.linear if a.pow2 == b.pow2 else a.linear.reshape_outs(tile_outs(b.pow2))
+    # Odd parts are numbered row-major on both sides, and a reshape keeps row-major order.
+    return MovePlan(plan_conversion(linear, b.linear, bits),
+                    tuple((i, i) for i in range(prod(a.odd))))
+
+
+def move_scratch(src: Tensor, dst: Tensor) -> int:
+    """Bytes that a change of layout or shape needs."""
+    found = move_plan(src, dst)
+    if found.plan is None:
+        return prod(src.shape) * element_bytes(src.element)
+    return found.plan.bytes if isinstance(found.plan, Shared) else 0
+
+
+# ---- atomics
+def atomic_scratch(op: ops.AtomicRmw) -> int:
+    """Bytes through which copies of an atomic's results reach the threads that did not make it."""
+    if not op.result.uses:
+        return 0
+    t = op.result.type
+    if not isinstance(t, Tensor):
+        return element_bytes(element_of(t))
+    frag = tile_fragment(t)
+    shared = frag.free_masks["lane"] | frag.free_masks["warp"]
+    return prod(frag.odd) * prod(frag.pow2) * element_bytes(t.element) if shared else 0
+
+
+def distinct_bits(columns: tuple[int, ...]) -> bool:
+    """Whether no column depends on the others."""
+    return Span(columns).rank == len(columns)
+
+
+def flat_linear(frag: Fragment) -> LinearLayout:
+    """(register, lane, warp) -> row-major index in the power-of-two part."""
+    return frag.linear.flatten_outs()
+
+
+def has_internal_barrier(op: Op) -> bool:
+    """Whether `op` makes all threads of the CTA wait between writing its scratch and reading it."""
+    if isinstance(op, (ops.ConvertLayout, ops.Reshape)):
+        src, dst = op.x.type, op.result.type
+        assert isinstance(src, Tensor) and isinstance(dst, Tensor)
+        plan = move_plan(src, dst).plan
+        return not (isinstance(plan, Shared) and plan.warp_local)
+    return True

@@ -1,0 +1,102 @@
+"""Checks that a module is well formed: structure, types, dominance, and what its level demands."""
+
+from __future__ import annotations
+
+from tilec.errors import IRError
+from tilec.ir import ops
+from tilec.ir.core import UNKNOWN, Block, Func, Module, Op, Value
+from tilec.ir.printer import print_op
+from tilec.ir.layouts import RegisterLayout
+from tilec.ir.types import Tensor
+
+LEVELS = ("tile", "gpu", "lowered")
+
+
+def verify(module: Module) -> None:
+    """Raise IRError about the first op that is not well formed."""
+    if module.level not in LEVELS:
+        raise IRError(f"module level is `{module.level}`, expected one of {', '.join(LEVELS)}")
+    for func in module.funcs:
+        _Verifier(module, func).run()
+
+
+class _Verifier:
+    def __init__(self, module: Module, func: Func) -> None:
+        self.module, self.func = module, func
+        self.visible: set[Value] = set()
+
+    def run(self) -> None:
+        if self.func.body.owner is not self.func:
+            raise IRError(f"@{self.func.name}: the body belongs to something else")
+        self.block(self.func.body, ops.Return)
+
+    def fail(self, op: Op, message: str) -> IRError:
+        shown = print_op(op).splitlines()[0].strip()
+        return IRError(f"{message}\n  in @{self.func.name}: {shown}",
+                       op.loc if op.loc is not UNKNOWN else None)
+
+    def block(self, block: Block, terminator: type[Op] | None) -> None:
+        added: list[Value] = list(block.args)
+        self.visible.update(block.args)
+        for arg in block.args:
+            if arg.owner is not block:
+                raise IRError(f"@{self.func.name}: a block argument belongs to another block")
+        if block.last is None or not block.last.terminator:
+            raise IRError(f"@{self.func.name}: a block does not end with a terminator")
+        for op in block:
+            if op.parent is not block:
+                raise self.fail(op, "the op's parent is another block")
+            if op.terminator and op is not block.last:
+                raise self.fail(op, "a terminator stands before the end of its block")
+            self.op(op)
+            self.visible.update(op.results)
+            added += op.results
+        if terminator is not None and not isinstance(block.last, terminator):
+            raise self.fail(block.last, f"the block must end with {terminator.name}")
+        self.visible.difference_update(added)
+
+    def op(self, op: Op) -> None:
+        for i, v in enumerate(op.operands):
+            if v not in self.visible:
+                raise self.fail(op, f"operand {i} ({v!r}) is not defined before its use")
+            if (op, i) not in v.uses:
+                raise self.fail(op, f"operand {i} ({v!r}) does not know this use")
+        for name, field in op.attr_fields.items():
+            value = getattr(op, name)
+            wrong = "" if name not in op.attributes and value is field.default \
+                else field.check(value)
+            if wrong:
+                raise self.fail(op, wrong)
+        for i, block in enumerate(op.regions):
+            if block.owner is not op:
+                raise self.fail(op, f"region {i} belongs to another op")
+            last: type[Op] = ops.Condition if isinstance(op, ops.While) and i == 0 else ops.Yield
+            self.block(block, last)
+        try:
+            op.merge_types(tuple(op.infer()), [r.type for r in op.results])
+            op.check()
+        except IRError as e:
+            raise self.fail(op, e.message) from None
+        except AssertionError as e:
+            raise self.fail(op, f"operands do not fit: {e}") from None
+        self.level(op)
+
+    def level(self, op: Op) -> None:
+        tile = self.module.level == "tile"
+        if tile and op.name.startswith("gpu.") and not isinstance(op, ops.Barrier):
+            raise self.fail(op, "a gpu op stands at level tile")
+        in_reduce = any(isinstance(a, ops.Reduce) for a in op.ancestors())
+        if in_reduce and not op.pure and not op.terminator:
+            raise self.fail(op, "a reduce's region must be pure")
+        for r in op.results:
+            if not isinstance(r.type, Tensor):
+                continue
+            if tile and r.type.layout is not None:
+                raise self.fail(op, "a tile has a layout at level tile")
+            if not tile:
+                if not isinstance(r.type.layout, RegisterLayout):
+                    raise self.fail(op, f"a tile has no register layout at level "
+                                        f"{self.module.level}")
+                if r.type.layout.num_warps != self.module.num_warps:
+                    raise self.fail(op, f"the layout is for {r.type.layout.num_warps} warps, the "
+                                        f"module has {self.module.num_warps}")

@@ -1,0 +1,15 @@
+"""What a kernel author imports: `import tilec.language as tl`."""
+
+from __future__ import annotations
+
+from tilec.language import core, math
+from tilec.language.core import *  # noqa: F403
+from tilec.language.core import __all__ as _core_names
+from tilec.language.standard import sigmoid, softmax
+
+__all__ = [*_core_names, "core", "math", "sigmoid", "softmax"]
+
+
+def __dir__() -> list[str]:
+    """The author's names, without the modules that define them: what suggestions are made of."""
+    return __all__

@@ -1,0 +1,84 @@
+"""What a builtin of `tilec.language` finds around it while a kernel is being compiled.
+
+The front end makes a `Context` per kernel and activates it; builtins reach it by `current()`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tilec.errors import CompilationError, Location
+from tilec.ir.core import UNKNOWN, Block, Builder
+from tilec.target import Target
+
+
+@dataclass
+class Context:
+    """One compilation in progress.
+
+    builder: where ops go; its `loc` is the author's current place. options: num_warps,
+    num_stages, debug. call(fn, args, kwargs): inlines a jit function and gives its value.
+    """
+
+    builder: Builder
+    options: Mapping[str, Any]
+    target: Target
+    call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+    @contextmanager
+    def inside(self, block: Block) -> Iterator[None]:
+        """Send ops to the end of `block` for a while; the place in the source is kept."""
+        builder = self.builder
+        saved = builder.block, builder.before, builder.loc
+        builder.block, builder.before = block, None
+        try:
+            yield
+        finally:
+            builder.block, builder.before, builder.loc = saved
+
+
+class _Active(threading.local):
+    context: Context | None = None
+
+
+_active = _Active()
+
+
+def active() -> Context | None:
+    """The context of the kernel being compiled in this thread; None outside of one."""
+    return _active.context
+
+
+def current(what: str = "a tilec.language function") -> Context:
+    """The active context; CompilationError, naming `what`, outside of a kernel."""
+    if _active.context is None:
+        raise CompilationError(f"{what} can only be used inside a @tilec.jit kernel")
+    return _active.context
+
+
+@contextmanager
+def activate(context: Context) -> Iterator[Context]:
+    """Make `context` the current one of this thread for a while."""
+    saved = _active.context
+    _active.context = context
+    try:
+        yield context
+    finally:
+        _active.context = saved
+
+
+def here() -> Location | None:
+    """The author's current place; None if it is not known."""
+    context = _active.context
+    if context is None or context.builder.loc is UNKNOWN:
+        return None
+    return context.builder.loc
+
+
+def error(message: str, advice: str = "") -> CompilationError:
+    """A CompilationError at the author's current place, to be raised."""
+    return CompilationError(message, here(), advice)

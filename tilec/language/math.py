@@ -1,0 +1,96 @@
+"""Functions of numbers, element by element; `tl.math` is this module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilec.ir import ops
+from tilec.ir.core import Op
+from tilec.language.context import error
+from tilec.language.literals import literal_dtype
+from tilec.language.semantic import common_operands, emit, floordiv, refuse_fp8
+from tilec.language.values import (
+    builtin,
+    constant,
+    describe,
+    is_number,
+    method,
+    tensor,
+    to_tensor,
+    unwrap,
+)
+
+
+def _float_function(name: str, op_class: type[Op], what: str) -> Callable[[Any], tensor]:
+    """A builtin around a float function; `what` opens its docstring."""
+
+    def apply(x: Any) -> tensor:
+        if is_number(x):
+            x = constant(x, literal_dtype(float(x)))
+        x = to_tensor(x)
+        if not x.dtype.is_floating():
+            raise error(f"tl.{name} takes floats, found {x}",
+                        "convert it first, as by `.to(tl.float32)`")
+        refuse_fp8(f"tl.{name}", x.dtype)
+        return emit(op_class(x.handle))
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"{what}, of float16, bfloat16, float32 or float64.\n\n    float16 and " \
+        "bfloat16 are computed in float32 and rounded once. Accuracy: docs/semantics.md, " \
+        "section 6.\n    "
+    return method(name)(builtin(apply))
+
+
+exp = _float_function("exp", ops.Exp, "e to the x")
+exp2 = _float_function("exp2", ops.Exp2, "2 to the x")
+log = _float_function("log", ops.Log, "Natural logarithm")
+log2 = _float_function("log2", ops.Log2, "Logarithm to base 2")
+sin = _float_function("sin", ops.Sin, "Sine of radians")
+cos = _float_function("cos", ops.Cos, "Cosine of radians")
+tanh = _float_function("tanh", ops.Tanh, "Hyperbolic tangent")
+erf = _float_function("erf", ops.Erf, "Error function")
+sqrt = _float_function("sqrt", ops.Sqrt, "Square root, correctly rounded")
+rsqrt = _float_function("rsqrt", ops.Rsqrt, "1 / square root")
+floor = _float_function("floor", ops.Floor, "Largest integer not above x, as a float")
+ceil = _float_function("ceil", ops.Ceil, "Smallest integer not below x, as a float")
+
+
+@method("abs", "__abs__")
+@builtin
+def abs(x: Any) -> tensor:
+    """Absolute value of any number type, fp8 included; the least signed integer stays itself."""
+    value = to_tensor(x)
+    if value.dtype.is_ptr():
+        raise error(f"tl.abs takes numbers, found {value}")
+    return value if value.dtype.is_int_unsigned() else emit(ops.Abs(value.handle))
+
+
+@builtin
+def fma(x: Any, y: Any, z: Any) -> tensor:
+    """x * y + z with one rounding; promoted and broadcast like the operands of `+`, to a float
+    type."""
+    a, b, c = common_operands("tl.fma", x, y, z)
+    if not a.dtype.is_floating():
+        raise error(f"tl.fma takes floats, found {', '.join(describe(v) for v in (x, y, z))}",
+                    "integers do not round: write x * y + z")
+    refuse_fp8("tl.fma", a.dtype)
+    return emit(ops.Fma(a.handle, b.handle, c.handle))
+
+
+@method("cdiv")
+def cdiv(x: Any, div: Any) -> Any:
+    """The quotient of two integers, rounded up: (x + div - 1) // div. On Python ints it gives an
+    int, outside of kernels too."""
+    x, div = unwrap(x), unwrap(div)
+    if is_number(x) and is_number(div):
+        if div == 0 or not (isinstance(x, int) and isinstance(div, int)):
+            raise error(f"cdiv({x!r}, {div!r}): expected integers and a divisor that is not 0")
+        return -(-x // div)
+    return floordiv(x + (div - 1), div)
+
+
+cdiv.__tilec_builtin__ = True  # type: ignore[attr-defined]
+
+__all__ = ["abs", "cdiv", "ceil", "cos", "erf", "exp", "exp2", "floor", "fma",
+           "log", "log2", "rsqrt", "sin", "sqrt", "tanh"]

@@ -1,0 +1,164 @@
+"""Loads, stores and atomics through pointers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilec.ir import ops
+from tilec.ir.core import Value
+from tilec.ir.ops.memory import CACHE_LOAD, CACHE_STORE, EVICTION
+from tilec.language import dtypes as dt
+from tilec.language.casting import common_shape, convert, spread
+from tilec.language.context import current, error
+from tilec.language.semantic import emit, shapes_of
+from tilec.language.values import (
+    builtin,
+    const_value,
+    constant,
+    describe,
+    is_number,
+    tensor,
+    to_tensor,
+)
+
+
+def _pointer(pointer: Any, what: str) -> tensor:
+    if isinstance(pointer, tensor) and pointer.dtype.is_ptr():
+        return pointer
+    advice = f"write a pointer argument plus offsets: {what}(x_ptr + offs, ...)"
+    if isinstance(pointer, tensor) and pointer.dtype.is_int():
+        advice += "; an address becomes one by `.to(tl.pointer_type(tl.float32))`"
+    raise error(f"{what}: expected a pointer, found {describe(pointer)}", advice)
+
+
+def _writable(pointer: Any, what: str) -> tensor:
+    x = _pointer(pointer, what)
+    if isinstance(x.dtype, dt.pointer_type) and x.dtype.const:
+        raise error(f"{what}: cannot write through {x}",
+                    "the parameter is annotated `tl.const`, which promises that it is only read")
+    return x
+
+
+def _choice(value: Any, name: str, choices: tuple[str, ...], what: str) -> str:
+    value = const_value(value, name)
+    value = "" if value is None else value
+    if value not in choices:
+        raise error(f"{what}: {name} is {value!r}, expected one of "
+                    f"{', '.join(repr(c) for c in choices if c)}")
+    return str(value)
+
+
+def _mask(mask: Any, shape: tuple[int, ...], what: str) -> Value | None:
+    """The mask as int1 of `shape`; None if it is known to hold everywhere."""
+    if mask is None or mask is True:
+        return None
+    if is_number(mask):
+        return constant(mask, dt.int1, shape).handle if not mask else None
+    if not isinstance(mask, tensor) or not mask.dtype.is_bool():
+        raise error(f"{what}: the mask is {describe(mask)}, expected int1",
+                    "compare: `offs < n`; for integers, `mask != 0`")
+    return spread(mask, shape).handle
+
+
+def _fill(value: Any, t: dt.dtype, shape: tuple[int, ...]) -> Value:
+    """A value converted to `t` as a store does, and broadcast."""
+    if is_number(value):
+        return constant(value, t, shape).handle
+    return spread(convert(to_tensor(value), t), shape).handle
+
+
+def _pointee(pointer: tensor) -> dt.dtype:
+    kind = pointer.dtype
+    assert isinstance(kind, dt.pointer_type)
+    return kind.element_ty
+
+
+def _refuse_tiles(what: str, **values: Any) -> None:
+    """CompilationError for a tile beside a scalar pointer."""
+    for name, value in values.items():
+        if isinstance(value, tensor) and value.shape:
+            raise error(f"{what}: the {name} is a {value}, but the pointer is a scalar",
+                        "make a tile of pointers by adding offsets: `ptr + tl.arange(0, BLOCK)`")
+
+
+def _fit(pointer: tensor, what: str, **values: Any) -> None:
+    """CompilationError unless each value broadcasts to the pointer's shape."""
+    if not pointer.shape:
+        _refuse_tiles(what, **values)
+    for name, value in values.items():
+        shape = common_shape(f"{what}, pointer and {name}", pointer.shape, *shapes_of((value,)))
+        if shape != pointer.shape:
+            raise error(f"{what}: the {name} is a {value}, the pointer a {pointer}",
+                        f"the {name} must broadcast to the shape of the pointer")
+
+
+@builtin
+def load(pointer: Any, mask: Any = None, other: Any = None, *, cache_modifier: str = "",
+         eviction_policy: str = "", volatile: bool = False) -> tensor:
+    """What `pointer`, a pointer or a tile of them, points at: same shape, the pointee's dtype.
+
+    mask: int1; pointer, mask and other broadcast together; lanes where it is false touch no
+    memory and give `other` (converted to the pointee's dtype), or without `other` poison.
+    cache_modifier: ".ca", ".cg" or ".cv"; eviction_policy: "evict_first", "evict_last" or
+    "evict_normal"; volatile keeps the access. Errors: no pointer, a mask that is no int1, `other`
+    without `mask`, a tile beside a scalar pointer.
+    """
+    pointer = _pointer(pointer, "tl.load")
+    if other is not None and mask is None:
+        raise error("tl.load: `other` is given without `mask`",
+                    "`other` fills the lanes that the mask turns off; give a mask, or leave it out")
+    if not pointer.shape:
+        _refuse_tiles("tl.load", mask=mask, other=other)
+    shape = common_shape("tl.load, pointer, mask and other", pointer.shape,
+                         *shapes_of((mask, other)))
+    masked = _mask(mask, shape, "tl.load")
+    fill = None if other is None or masked is None else _fill(other, _pointee(pointer), shape)
+    op = ops.Load(spread(pointer, shape).handle, masked, fill,
+                  cache=_choice(cache_modifier, "cache_modifier", CACHE_LOAD, "tl.load"),
+                  eviction=_choice(eviction_policy, "eviction_policy", EVICTION, "tl.load"))
+    if const_value(volatile, "volatile"):
+        op.volatile = True
+    return emit(op)
+
+
+@builtin
+def store(pointer: Any, value: Any, mask: Any = None, *, cache_modifier: str = "",
+          eviction_policy: str = "") -> None:
+    """Write `value`, converted to the pointee's dtype, through `pointer` where `mask` holds.
+
+    value and mask broadcast to the pointer's shape. cache_modifier: ".wb", ".cg", ".cs" or ".wt";
+    eviction_policy as for `load`. Errors: no pointer or a const one, a mask that is no int1,
+    shapes that do not broadcast.
+    """
+    pointer = _writable(pointer, "tl.store")
+    _fit(pointer, "tl.store", value=value, mask=mask)
+    masked = _mask(mask, pointer.shape, "tl.store")
+    op = ops.Store(pointer.handle, _fill(value, _pointee(pointer), pointer.shape), masked,
+                   cache=_choice(cache_modifier, "cache_modifier", CACHE_STORE, "tl.store"),
+                   eviction=_choice(eviction_policy, "eviction_policy", EVICTION, "tl.store"))
+    current().builder.insert(op)
+
+
+@builtin
+def atomic_add(pointer: Any, val: Any, mask: Any = None, sem: str | None = None,
+               scope: str | None = None) -> tensor:
+    """Add `val` to what `pointer` points at, one atomic operation a lane where `mask` holds.
+
+    Gives the values found before, poison where the mask is false. val, mask: broadcast to the
+    pointer's shape; val is converted to the pointee's dtype, which is 32- or 64-bit int or any
+    float but fp8. sem: "acquire", "release", "acq_rel" (default) or "relaxed"; scope: "gpu"
+    (default), "cta" or "sys".
+    """
+    pointer = _writable(pointer, "tl.atomic_add")
+    pointee = _pointee(pointer)
+    if pointee.primitive_bitwidth < (16 if pointee.is_floating() else 32):
+        raise error(f"tl.atomic_add: there is no atomic addition of {pointee}",
+                    "use int32, uint32, int64, uint64, float16, bfloat16, float32 or float64")
+    _fit(pointer, "tl.atomic_add", value=val, mask=mask)
+    masked = _mask(mask, pointer.shape, "tl.atomic_add")
+    sems = ("acq_rel", "acquire", "release", "relaxed")
+    value = _fill(val, pointee, pointer.shape)
+    return emit(ops.AtomicRmw(
+        pointer.handle, value, masked, kind="add",
+        sem=_choice(sem or "acq_rel", "sem", sems, "tl.atomic_add"),
+        scope=_choice(scope or "gpu", "scope", ("gpu", "cta", "sys"), "tl.atomic_add")))

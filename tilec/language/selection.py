@@ -1,0 +1,89 @@
+"""Choosing between values: where, minimum, maximum, clamp."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from tilec.ir import ops
+from tilec.ir.core import Op
+from tilec.language.casting import common_shape, spread
+from tilec.language.context import error
+from tilec.language.semantic import (
+    coerce,
+    common_dtype,
+    common_operands,
+    emit,
+    refuse_fp8,
+    shapes_of,
+    to_bool,
+)
+from tilec.language.values import builtin, const_value, describe, tensor
+
+
+class PropagateNan(enum.Enum):
+    """Whether NaN wins in minimum and maximum: NONE (a number wins) or ALL."""
+
+    NONE = 0
+    ALL = 0xFFFF
+
+
+@builtin
+def where(condition: Any, x: Any, y: Any) -> tensor:
+    """`x` where `condition` holds, else `y`, lane by lane; all three broadcast.
+
+    condition: int1, or any number compared with 0. x, y: promoted like the operands of `+`, or
+    pointers of one type. The arm not picked has no effect, be it NaN or poison.
+    """
+    cond = to_bool(condition, "the condition of tl.where")
+    shape = common_shape("tl.where", cond.shape, *shapes_of((x, y)))
+    pointers = [v.dtype for v in (x, y) if isinstance(v, tensor) and v.dtype.is_ptr()]
+    if pointers:
+        if len(pointers) < 2 or pointers[0] != pointers[1]:
+            raise error(f"tl.where: the arms are {describe(x)} and {describe(y)}, expected "
+                        "pointers of one type", "cast one of them, as by `.to(x_ptr.dtype)`")
+        t = pointers[0]
+    else:
+        t = common_dtype("tl.where", x, y)
+    return emit(ops.Select(spread(cond, shape).handle, coerce(x, t, shape).handle,
+                           coerce(y, t, shape).handle))
+
+
+def _nan_wins(propagate_nan: Any, what: str) -> bool:
+    value = const_value(propagate_nan, f"propagate_nan of {what}")
+    if not isinstance(value, (bool, PropagateNan)):
+        raise error(f"{what}: propagate_nan is {value!r}, expected tl.PropagateNan.NONE or .ALL")
+    return value is True or value is PropagateNan.ALL
+
+
+def _extremum(what: str, op_class: type[Op], x: Any, y: Any, propagate_nan: Any) -> tensor:
+    a, b = common_operands(what, x, y)
+    refuse_fp8(what, a.dtype)
+    nan_wins = _nan_wins(propagate_nan, what) and a.dtype.is_floating()
+    return emit(op_class(a.handle, b.handle, propagate_nan=nan_wins))
+
+
+@builtin
+def minimum(x: Any, y: Any, propagate_nan: Any = PropagateNan.NONE) -> tensor:
+    """The smaller of `x` and `y`, promoted and broadcast like the operands of `+`.
+
+    A number wins over NaN, unless propagate_nan is PropagateNan.ALL (or True); -0.0 < 0.0.
+    """
+    return _extremum("tl.minimum", ops.Minimum, x, y, propagate_nan)
+
+
+@builtin
+def maximum(x: Any, y: Any, propagate_nan: Any = PropagateNan.NONE) -> tensor:
+    """The larger of `x` and `y`; see `minimum`."""
+    return _extremum("tl.maximum", ops.Maximum, x, y, propagate_nan)
+
+
+@builtin
+def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = PropagateNan.NONE) -> tensor:
+    """`x` limited to `min` .. `max`: minimum(maximum(x, min), max); all three promoted and
+    broadcast like the operands of `+`."""
+    value, low, high = common_operands("tl.clamp", x, min, max)
+    refuse_fp8("tl.clamp", value.dtype)
+    nan_wins = _nan_wins(propagate_nan, "tl.clamp") and value.dtype.is_floating()
+    raised = emit(ops.Maximum(value.handle, low.handle, propagate_nan=nan_wins))
+    return emit(ops.Minimum(raised.handle, high.handle, propagate_nan=nan_wins))

@@ -1,0 +1,24 @@
+"""Library functions written in the kernel language itself."""
+
+from __future__ import annotations
+
+from tilec.frontend.function import function
+from tilec.language import math, reduction
+
+
+@function
+def softmax(x, dim=None, keep_dims=False, ieee_rounding=False):
+    """exp(x - max) / sum(exp(x - max)) along `dim`, the first dimension by default; float32 for
+    narrower floats. keep_dims and ieee_rounding change nothing: the shape stays, and `/` is
+    within 2 ulp."""
+    if dim is None:
+        dim = 0
+    shifted = x - reduction.max(x, dim, keep_dims=True)
+    e = math.exp(shifted)
+    return e / reduction.sum(e, dim, keep_dims=True)
+
+
+@function
+def sigmoid(x):
+    """1 / (1 + exp(-x)); float32 for narrower floats."""
+    return 1 / (1 + math.exp(-x))

@@ -1,0 +1,39 @@
+"""tile -> gpu: give every tile the default blocked layout of its shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilec.ir.core import Block, Module
+from tilec.ir.layouts import default_blocked
+from tilec.ir.types import Tensor, with_layout
+from tilec.passes.base import Pass
+from tilec.passes.layout.edits import legalize
+
+
+@dataclass(frozen=True)
+class AssignLayouts(Pass):
+    """Every tile gets a layout; ops that relate layouts get conversions around them.
+
+    tensor<64x1xf32> --> tensor<64x1xf32, #b0>
+    """
+
+    name: ClassVar[str] = "assign_layouts"
+
+    def run(self, module: Module) -> None:
+        for func in module.funcs:
+            _assign(func.body, module.num_warps)
+        module.attributes["level"] = "gpu"
+        legalize(module)
+
+
+def _assign(block: Block, num_warps: int) -> None:
+    values = list(block.args)
+    for op in block:
+        values += op.results
+        for inner in op.regions:
+            _assign(inner, num_warps)
+    for v in values:
+        if isinstance(v.type, Tensor):
+            v.type = with_layout(v.type, default_blocked(v.type.shape, num_warps))

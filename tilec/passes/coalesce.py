@@ -1,0 +1,94 @@
+"""Give loads, stores and atomics layouts in which a warp touches consecutive addresses, 16 bytes
+a thread where alignment allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from tilec.ir import ops
+from tilec.ir.axis import AxisAnalysis, AxisInfo
+from tilec.ir.core import Builder, Module, Op
+from tilec.ir.layouts import Layout, default_blocked
+from tilec.ir.types import Pointer, Tensor, linear_shape, with_layout
+from tilec.passes.base import Pass
+from tilec.passes.layout.edits import convert, legalize
+
+VECTOR_BYTES = 16
+Group = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Coalesce(Pass):
+    """Accesses of one shape and order share one layout: the widest that any of them can use, so
+    that values flow between them without conversion.
+
+    load(%p : #default) --> convert(load(convert(%p : #wide)))
+    """
+
+    name: ClassVar[str] = "coalesce"
+
+    def run(self, module: Module) -> None:
+        for func in module.funcs:
+            analysis = AxisAnalysis(func)
+            accesses = [(op, _order(analysis.get(op.operands[0]))) for op in func.walk()
+                        if isinstance(op, (ops.Load, ops.Store, ops.AtomicRmw))
+                        and isinstance(op.operands[0].type, Tensor)]
+            widest: dict[Group, int] = {}
+            for op, order in accesses:
+                group = (_tile(op).shape, order)
+                width = access_width(op, analysis.get(op.operands[0]), order[0], module.num_warps)
+                widest[group] = max(widest.get(group, 1), width)
+            for op, order in accesses:
+                shape = _tile(op).shape
+                spt = tuple(widest[shape, order] if d == order[0] else 1
+                            for d in range(len(shape)))
+                _retarget(op, default_blocked(shape, module.num_warps, spt, order))
+        legalize(module)
+
+
+def _tile(op: Op) -> Tensor:
+    t = op.operands[0].type
+    assert isinstance(t, Tensor)
+    return t
+
+
+def _order(info: AxisInfo) -> tuple[int, ...]:
+    """Dimensions from the most contiguous; ties keep the last dimension fastest."""
+    dims = range(len(info.contiguity))
+    return tuple(sorted(dims, key=lambda d: (-info.contiguity[d], -d)))
+
+
+def access_width(op: Op, info: AxisInfo, dim: int, num_warps: int) -> int:
+    """Elements along `dim` that one thread may access at once: a power of two, at most 16 bytes.
+
+    No wider than what leaves every thread something to do.
+    """
+    t = _tile(op)
+    assert isinstance(t.element, Pointer)
+    size = t.element.pointee.bytes
+    threads = 32 * num_warps
+    share = max(1, prod(linear_shape(t.shape)) // threads)
+    limits = (VECTOR_BYTES // size, info.divisibility[dim] // size, info.contiguity[dim],
+              linear_shape(t.shape)[dim], share)
+    width = 1
+    while width < VECTOR_BYTES // size and all(n % (2 * width) == 0 for n in limits):
+        width *= 2
+    return width
+
+
+def _retarget(op: Op, layout: Layout) -> None:
+    """Move the access to `layout`; its users see the old layout through a conversion."""
+    builder = Builder(before=op, loc=op.loc)
+    op.set_operand(0, convert(op.operands[0], layout, builder))
+    for r in op.results:
+        old = r.type
+        assert isinstance(old, Tensor) and old.layout is not None
+        users = list(r.uses)
+        r.type = with_layout(old, layout)
+        if users:
+            back = convert(r, old.layout, Builder(before=op.next, loc=op.loc))
+            if back is not r:
+                for user, index in users:
+                    user.set_operand(index, back)

@@ -1,0 +1,1 @@
+"""Layout rules per op and the edits that layout passes share."""

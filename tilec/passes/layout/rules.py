@@ -1,0 +1,130 @@
+"""How each op relates the layouts of its operands and results, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilec.ir import ops
+from tilec.ir.core import Op
+from tilec.ir.fragment import odd_factors_stay
+from tilec.ir.layouts import Layout, Slice, reshape, slice_of, transpose
+from tilec.ir.rules import Rules
+from tilec.ir.types import layout_of, linear_shape, shape_of
+
+Needs = Sequence[Layout | None]
+
+# (op) -> the layout that each operand must have, given the op's result layouts (for an op without
+# results: its first operand's). None: any layout, or not a tile.
+needs_rule = Rules("operand layout")
+
+# (op, operand layout) -> the layout of the results if an operand has this one. None: no opinion.
+forward_rule = Rules("result layout")
+
+
+@needs_rule(ops.Elementwise, ops.Broadcast, ops.Load, ops.AtomicRmw)
+def _same(op: Op) -> Needs:
+    return [layout_of(op.result.type)] * len(op.operands)
+
+
+@needs_rule(ops.Store)
+def _store(op: ops.Store) -> Needs:
+    return [layout_of(op.ptr.type)] * len(op.operands)
+
+
+@needs_rule(ops.Splat, ops.Constant, ops.Arange, ops.ProgramId, ops.NumPrograms, ops.ConvertLayout,
+            ops.Assert, ops.Assume, ops.Print, ops.Breakpoint, ops.Barrier, ops.AllocShared,
+            ops.SharedLoad, ops.SharedStore, ops.Return, ops.Dot)
+def _any(op: Op) -> Needs:
+    return [None] * len(op.operands)
+
+
+@needs_rule(ops.ExpandDims)
+def _expand(op: ops.ExpandDims) -> Needs:
+    layout = layout_of(op.result.type)
+    return [None if layout is None else slice_of(layout, op.axis)]
+
+
+@needs_rule(ops.Trans)
+def _trans(op: ops.Trans) -> Needs:
+    layout = layout_of(op.result.type)
+    inverse = tuple(op.order.index(d) for d in range(len(op.order)))
+    return [None if layout is None else
+            transpose(layout, inverse, linear_shape(shape_of(op.result.type)))]
+
+
+@needs_rule(ops.Reshape)
+def _reshape(op: ops.Reshape) -> Needs:
+    layout, src, dst = layout_of(op.result.type), shape_of(op.x.type), shape_of(op.result.type)
+    if layout is None or not odd_factors_stay(src, dst):
+        return [None]
+    return [reshape(layout, linear_shape(dst), linear_shape(src))]
+
+
+@needs_rule(ops.Reduce)
+def _reduce(op: ops.Reduce) -> Needs:
+    return [layout_of(op.inputs[0].type)] * len(op.operands)
+
+
+@needs_rule(ops.For)
+def _for(op: ops.For) -> Needs:
+    return [None] * 3 + [layout_of(a.type) for a in op.body.args[1:]]
+
+
+@needs_rule(ops.While)
+def _while(op: ops.While) -> Needs:
+    return [layout_of(a.type) for a in op.before.args]
+
+
+@needs_rule(ops.If)
+def _if(op: ops.If) -> Needs:
+    return [None]
+
+
+@needs_rule(ops.Condition)
+def _condition(op: ops.Condition) -> Needs:
+    loop = op.parent.parent_op if op.parent is not None else None
+    assert loop is not None
+    return [None, *(layout_of(r.type) for r in loop.results)]
+
+
+@needs_rule(ops.Yield)
+def _yield(op: ops.Yield) -> Needs:
+    outer = op.parent.parent_op if op.parent is not None else None
+    assert outer is not None
+    carried = outer.before.args if isinstance(outer, ops.While) else outer.results
+    return [layout_of(v.type) for v in carried] if not isinstance(outer, ops.Reduce) else \
+        [None] * len(op.operands)
+
+
+@forward_rule(Op)
+def _no_opinion(op: Op, layout: Layout) -> Layout | None:
+    return None
+
+
+@forward_rule(ops.Elementwise, ops.Broadcast, ops.ConvertLayout)
+def _keep(op: Op, layout: Layout) -> Layout | None:
+    return layout
+
+
+@forward_rule(ops.ExpandDims)
+def _expand_forward(op: ops.ExpandDims, layout: Layout) -> Layout | None:
+    """Only a slice says where a broadcast should put its copies; another layout has no opinion."""
+    return layout.parent if isinstance(layout, Slice) and layout.dim == op.axis else None
+
+
+@forward_rule(ops.Reduce)
+def _reduce_forward(op: ops.Reduce, layout: Layout) -> Layout | None:
+    return slice_of(layout, op.axis)
+
+
+@forward_rule(ops.Trans)
+def _trans_forward(op: ops.Trans, layout: Layout) -> Layout | None:
+    return transpose(layout, op.order, linear_shape(shape_of(op.x.type)))
+
+
+@forward_rule(ops.Reshape)
+def _reshape_forward(op: ops.Reshape, layout: Layout) -> Layout | None:
+    src, dst = shape_of(op.x.type), shape_of(op.result.type)
+    if not odd_factors_stay(src, dst):
+        return None
+    return reshape(layout, linear_shape(src), linear_shape(dst))

@@ -1,0 +1,54 @@
+"""licm: loop-invariant code motion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilec.ir import ops
+from tilec.ir.core import Block, Module, Op
+from tilec.passes.base import Pass
+
+
+@dataclass(frozen=True)
+class Licm(Pass):
+    """Move pure ops whose operands come from outside a loop to before it.
+
+    No pure op traps (an integer division by zero gives poison, which nobody reads unless the loop
+    does), so an op may run although the loop does not. Loads stay.
+
+        scf.for(...) { ^(%i: i32):                   %0 = tile.mul(%n, %m) : i32
+          %0 = tile.mul(%n, %m) : i32          ->    scf.for(...) { ^(%i: i32):
+          ...                                          ...
+    """
+
+    name: ClassVar[str] = "licm"
+
+    def run(self, module: Module) -> None:
+        for func in module.funcs:
+            _visit(func.body)
+
+
+def _visit(block: Block) -> None:
+    """Hoist out of all loops of a block, innermost first, so that an op can go several levels."""
+    for op in block:
+        for inner in op.regions:
+            _visit(inner)
+        if isinstance(op, ops.ControlFlow) and op.loop:
+            for inner in op.regions:
+                _hoist(inner, op)
+
+
+def _hoist(block: Block, loop: Op) -> None:
+    moved = True
+    inside = set(block.args) | {r for op in block for r in op.results}
+    while moved:
+        moved = False
+        for op in block:
+            # An op with regions that read from outside may cost more than the loop that skips it.
+            if not op.pure or (op.regions and not op.isolated):
+                continue
+            if not any(v in inside for v in op.operands):
+                op.move_before(loop)
+                inside.difference_update(op.results)
+                moved = True

@@ -1,0 +1,221 @@
+"""Remove layout conversions, each of which costs a trip through shared memory.
+
+Forward: the layouts of memory accesses and dots flow to the values computed from them. Backward:
+what still needs conversion is computed anew in the layout wanted, or converted where it is smaller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import ClassVar
+
+from tilec.ir import ops
+from tilec.ir.core import Block, Builder, Func, Module, Op, Value
+from tilec.ir.layouts import Layout
+from tilec.ir.types import Tensor, element_of, layout_of, shape_of, with_layout
+from tilec.passes.base import Pass
+from tilec.passes.layout.edits import fits, legalize, remove_identities
+from tilec.passes.layout.rules import forward_rule, needs_rule
+
+ANCHORS = (ops.Load, ops.Store, ops.AtomicRmw, ops.Dot)
+# What a conversion costs against one simple op an element: a store, a load and their addresses
+# per element, and a barrier (in elements).
+CONVERT_ELEMENT, CONVERT_FIXED = 6, 256
+HEAVY = 8  # simple ops that a math function counts for
+
+
+@dataclass(frozen=True)
+class RemoveLayoutConversions(Pass):
+    """Forward propagation, then backward rematerialisation.
+
+    convert(add(convert(%x : #a to #d), %y) : #d to #a) --> add(%x, convert(%y))
+    """
+
+    name: ClassVar[str] = "remove_layout_conversions"
+
+    def run(self, module: Module) -> None:
+        remove_identities(module)
+        for func in module.funcs:
+            for value, layout in _Propagation(func).solve().items():
+                value.type = with_layout(value.type, layout)
+        legalize(module)
+        remove_identities(module)
+        for func in module.funcs:
+            for op in reversed([o for o in func.walk() if isinstance(o, ops.ConvertLayout)]):
+                if op.parent is not None:
+                    rematerialize(op)
+        remove_identities(module)
+
+
+@dataclass
+class _Propagation:
+    """Layouts that flow forward from anchors; a value may be reached by several."""
+
+    func: Func
+    # value -> layout -> the largest tile that vouches for it
+    found: dict[Value, dict[Layout, int]] = field(default_factory=dict)
+    work: list[tuple[Value, Layout, int]] = field(default_factory=list)
+
+    def solve(self) -> dict[Value, Layout]:
+        """The layout chosen for each value that any anchor reaches."""
+        for op in self.func.walk():
+            if isinstance(op, ANCHORS):
+                for r in op.results:
+                    layout = layout_of(r.type)
+                    if layout is not None:
+                        self.reach(r, layout, prod(shape_of(r.type)))
+        while self.work:
+            value, layout, weight = self.work.pop()
+            for user, index in list(value.uses):
+                self.flow(user, index, layout, weight)
+        return {v: max(options, key=lambda k: options[k]) for v, options in self.found.items()}
+
+    def reach(self, value: Value, layout: Layout, weight: int) -> None:
+        if not isinstance(value.type, Tensor):
+            return
+        options = self.found.setdefault(value, {})
+        if options.get(layout, -1) < weight:
+            options[layout] = weight
+            self.work.append((value, layout, weight))
+
+    def flow(self, user: Op, index: int, layout: Layout, weight: int) -> None:
+        for value in carried_to(user, index):
+            self.reach(value, layout, weight)
+        if isinstance(user, ANCHORS):
+            return
+        if isinstance(user, ops.ConvertLayout) and any(
+                isinstance(u, ANCHORS) for u in user.result.users):
+            return
+        out = forward_rule[type(user)](user, layout)
+        if out is not None:
+            for r in user.results:
+                self.reach(r, out, weight)
+
+
+def carried_to(user: Op, index: int) -> list[Value]:
+    """The values that an operand of a loop or of a terminator becomes."""
+    if isinstance(user, ops.For) and index >= 3:
+        return [user.body.args[index - 2], user.results[index - 3]]
+    if isinstance(user, ops.While):
+        return [user.before.args[index]]
+    outer = user.parent.parent_op if user.parent is not None else None
+    if isinstance(user, ops.Condition) and isinstance(outer, ops.While) and index >= 1:
+        return [outer.after.args[index - 1], outer.results[index - 1]]
+    if isinstance(user, ops.Yield):
+        if isinstance(outer, ops.For):
+            return [outer.body.args[index + 1], outer.results[index]]
+        if isinstance(outer, ops.While):
+            return [outer.before.args[index]]
+        if isinstance(outer, ops.If):
+            return [outer.results[index]]
+    return []
+
+
+# -- backward -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Slice:
+    """A plan to compute `root` in another layout: ops to copy, values to convert instead."""
+
+    copies: dict[tuple[Value, Layout], Op] = field(default_factory=dict)
+    conversions: dict[tuple[Value, Layout], None] = field(default_factory=dict)
+    cost: int = 0
+
+
+def conversion_cost(value: Value) -> int:
+    """What converting a tile costs, in simple ops on an element."""
+    return prod(shape_of(value.type)) * CONVERT_ELEMENT + CONVERT_FIXED
+
+
+def rematerialize(op: ops.ConvertLayout) -> bool:
+    """Replace a conversion by computing its operand in the result's layout, if that is cheaper."""
+    layout = layout_of(op.result.type)
+    assert layout is not None
+    plan = _Slice()
+    limit = conversion_cost(op.x)
+    if not _plan(op.x, layout, plan, limit) or (op.x, layout) in plan.conversions:
+        return False
+    made: dict[tuple[Value, Layout], Value] = {}
+    result = _apply(op.x, layout, plan, made)
+    op.replace_by([result])
+    return True
+
+
+def _plan(value: Value, layout: Layout, plan: _Slice, limit: int) -> bool:
+    """Add what `value` needs to the plan; False once it costs as much as the limit."""
+    key = (value, layout)
+    if fits(value, layout) or key in plan.copies or key in plan.conversions:
+        return True
+    source = value.op
+    if isinstance(source, ops.ConvertLayout):
+        return _plan(source.x, layout, plan, limit)
+    if source is None or source.regions or not source.pure or isinstance(source, ops.Dot) or \
+            len(source.results) != 1:
+        plan.conversions[key] = None
+        plan.cost += conversion_cost(value)
+        return plan.cost < limit
+    # The op itself is free if the conversion was its only user: it moves instead of being copied.
+    if len(value.uses) > 1:
+        plan.cost += prod(shape_of(value.type)) * (HEAVY if _heavy(source) else 1)
+    plan.copies[key] = source
+    if plan.cost >= limit:
+        return False
+    for operand, need in zip(source.operands, _needs_if(source, layout), strict=True):
+        if need is not None and isinstance(operand.type, Tensor) and \
+                not _plan(operand, need, plan, limit):
+            return False
+    return True
+
+
+def _heavy(op: Op) -> bool:
+    element = element_of(op.results[0].type)
+    return isinstance(op, (ops.MathUnary, ops.Div, ops.Rem, ops.Reshape)) or element.bits == 64
+
+
+def _needs_if(op: Op, layout: Layout) -> list[Layout | None]:
+    """The operand layouts that `op` would need if its result had `layout`."""
+    old = op.results[0].type
+    op.results[0].type = with_layout(old, layout)
+    try:
+        return list(needs_rule[type(op)](op))
+    finally:
+        op.results[0].type = old
+
+
+def _apply(value: Value, layout: Layout, plan: _Slice, made: dict[tuple[Value, Layout], Value]
+           ) -> Value:
+    if fits(value, layout):
+        return value
+    key = (value, layout)
+    if key in made:
+        return made[key]
+    source = value.op
+    if isinstance(source, ops.ConvertLayout) and key not in plan.conversions:
+        return _apply(source.x, layout, plan, made)
+    if key in plan.conversions:
+        made[key] = _convert_after(value, layout)
+        return made[key]
+    assert source is not None
+    mapping: dict[Value, Value] = {}
+    for operand, need in zip(source.operands, _needs_if(source, layout), strict=True):
+        if need is not None and isinstance(operand.type, Tensor):
+            mapping[operand] = _apply(operand, need, plan, made)
+    copy = source.clone(mapping)
+    copy.results[0].type = with_layout(copy.results[0].type, layout)
+    assert source.parent is not None
+    source.parent.insert(copy, source.next)
+    made[key] = copy.results[0]
+    return made[key]
+
+
+def _convert_after(value: Value, layout: Layout) -> Value:
+    block: Block | None = value.owner if isinstance(value.owner, Block) else value.owner.parent
+    assert block is not None
+    where = block.first if isinstance(value.owner, Block) else value.owner.next
+    builder = Builder(before=where) if where is not None else Builder(block)
+    builder.loc = value.owner.loc if isinstance(value.owner, Op) else builder.loc
+    out = builder.emit(ops.ConvertLayout(value, types=[with_layout(value.type, layout)]))
+    out.name = value.name
+    return out

@@ -1,0 +1,1 @@
+"""The patterns of canonicalize, by the kind of op they look at."""

@@ -1,0 +1,112 @@
+"""Patterns on ops that move elements: splat, broadcast, expand_dims, reshape, trans, conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilec.ir import ops
+from tilec.ir.core import Builder, Op, Value
+from tilec.ir.rewriter import Pattern, pattern
+from tilec.ir.types import Tensor
+from tilec.passes.fold import constant, fill, make_constant, rebuild, scalar_in, uniform
+
+Values = Sequence[Value]
+
+
+@pattern(ops.Splat)
+def splat_of_constant(op: ops.Splat, builder: Builder) -> Values | None:
+    """splat(2) -> a tile of 2"""
+    number = constant(op.x)
+    return None if number is None else [make_constant(builder, number, op.result.type)]
+
+
+def move_uniform(op: Op, builder: Builder) -> Values | None:
+    """broadcast(splat(x)) -> splat(x), and so for every op that only moves elements"""
+    x = op.operands[0]
+    if not uniform(x):
+        return None
+    return [fill(scalar_in(x, builder), op.result.type, builder)]
+
+
+@pattern(ops.Broadcast)
+def broadcast_chain(op: ops.Broadcast, builder: Builder) -> Values | None:
+    """broadcast(x) to the shape of x -> x; broadcast(broadcast(x)) -> broadcast(x)"""
+    if op.x.type == op.result.type:
+        return [op.x]
+    inner = op.x.op
+    if isinstance(inner, ops.Broadcast):
+        return [rebuild(op, [inner.x], op.result.type, builder)]
+    return None
+
+
+@pattern(ops.ExpandDims)
+def expand_dims_of_broadcast(op: ops.ExpandDims, builder: Builder) -> Values | None:
+    """expand_dims(broadcast(x)) -> broadcast(expand_dims(x)), so that broadcasts come last and
+    meet each other"""
+    inner = op.x.op
+    if not isinstance(inner, ops.Broadcast):
+        return None
+    t, small = op.result.type, inner.x.type
+    assert isinstance(t, Tensor) and isinstance(small, Tensor)
+    shape = (*small.shape[:op.axis], 1, *small.shape[op.axis:])
+    x = rebuild(op, [inner.x], Tensor(shape, t.element, t.layout), builder)
+    return [builder.emit(ops.Broadcast(x, types=[t]))]
+
+
+@pattern(ops.Reshape)
+def reshape_chain(op: ops.Reshape, builder: Builder) -> Values | None:
+    """reshape(x) to the type of x -> x; reshape(reshape(x)), reshape(expand_dims(x)) ->
+    reshape(x)"""
+    if op.x.type == op.result.type:
+        return [op.x]
+    inner = op.x.op
+    if isinstance(inner, (ops.Reshape, ops.ExpandDims)):
+        return [builder.emit(ops.Reshape(inner.x, types=[op.result.type]))]
+    return None
+
+
+@pattern(ops.Reshape)
+def reshape_to_expand_dims(op: ops.Reshape, builder: Builder) -> Values | None:
+    """reshape from [4, 8] to [4, 1, 8] -> expand_dims, which never moves data between threads"""
+    src, dst = op.x.type, op.result.type
+    assert isinstance(src, Tensor) and isinstance(dst, Tensor)
+    if dst.layout is not None or dst.rank != src.rank + 1:
+        return None
+    for axis, extent in enumerate(dst.shape):
+        if extent == 1 and dst.shape[:axis] + dst.shape[axis + 1:] == src.shape:
+            return [builder.emit(ops.ExpandDims(op.x, axis=axis))]
+    return None
+
+
+@pattern(ops.Trans)
+def trans_chain(op: ops.Trans, builder: Builder) -> Values | None:
+    """trans(x) in the order 0, 1, ... -> x; trans(trans(x)) -> one trans"""
+    if op.order == tuple(range(len(op.order))) and op.x.type == op.result.type:
+        return [op.x]
+    inner = op.x.op
+    if not isinstance(inner, ops.Trans):
+        return None
+    order = tuple(inner.order[i] for i in op.order)
+    if order == tuple(range(len(order))) and inner.x.type == op.result.type:
+        return [inner.x]
+    return [builder.emit(ops.Trans(inner.x, order=order, types=[op.result.type]))]
+
+
+@pattern(ops.ConvertLayout)
+def convert_layout_chain(op: ops.ConvertLayout, builder: Builder) -> Values | None:
+    """convert_layout(x) to the layout of x -> x; convert_layout(convert_layout(x)) -> one"""
+    if op.x.type == op.result.type:
+        return [op.x]
+    inner = op.x.op
+    if isinstance(inner, ops.ConvertLayout):
+        return [builder.emit(ops.ConvertLayout(inner.x, types=[op.result.type]))]
+    return None
+
+
+PATTERNS = (
+    splat_of_constant,
+    *(Pattern(root, move_uniform) for root in (ops.Broadcast, ops.ExpandDims, ops.Reshape,
+                                               ops.Trans, ops.ConvertLayout)),
+    broadcast_chain, expand_dims_of_broadcast, reshape_chain, reshape_to_expand_dims, trans_chain,
+    convert_layout_chain,
+)

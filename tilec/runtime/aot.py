@@ -1,0 +1,69 @@
+"""`tilec.compile`: a kernel from a function and a signature, with no arguments and no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilec import knobs
+from tilec.codegen.cubin import available
+from tilec.compiler import Options
+from tilec.errors import CompilationError, did_you_mean
+from tilec.frontend.function import MISSING, Function
+from tilec.frontend.signature import parse_signature
+from tilec.language.values import unwrap
+from tilec.runtime.kernel import CompiledKernel
+from tilec.target import DEFAULT, Target
+
+
+def compile(fn: Function, signature: Mapping[str, Any], constexprs: Mapping[str, Any] | None = None,
+            target: str | Target | None = None, **options: Any) -> CompiledKernel:
+    """Compile `fn` for argument types, without running it.
+
+    signature: a type per run-time parameter: "*fp32", "i32", ...; ":16" marks divisibility by 16.
+    constexprs: values of the other parameters. target: "sm_90a", ... (default: TILEC_TARGET, else
+    sm_90a). options: num_warps, num_stages, debug. Raises CompilationError and OutOfResources.
+    """
+    if not isinstance(fn, Function):
+        raise CompilationError(f"tilec.compile needs a @tilec.jit function, found {fn!r}")
+    values = {k: unwrap(v) for k, v in (constexprs or {}).items()}
+    specs = parse_signature(fn, signature)
+    names = [p.name for p in fn.params]
+    for name in values:
+        if name not in names:
+            raise CompilationError(f"`{fn.name}` has no parameter `{name}`", fn.def_location,
+                                   did_you_mean(name, names))
+        if name in specs:
+            raise CompilationError(f"`{name}` is both in the signature and in the constexprs",
+                                   fn.def_location)
+    for p in fn.params:
+        if p.name in specs and p.is_constexpr:
+            raise CompilationError(f"`{p.name}` is a constexpr, but the signature gives it a type",
+                                   fn.def_location, f"put its value into constexprs={{{p.name!r}:"
+                                   " ...}")
+        if p.name not in specs and p.name not in values:
+            if p.default is MISSING:
+                where = "constexprs" if p.is_constexpr else "the signature"
+                raise CompilationError(f"`{p.name}` is not given", fn.def_location,
+                                       f"add it to {where}")
+            values[p.name] = unwrap(p.default)
+    if not isinstance(target, Target):
+        target = Target.parse(target or knobs.target or DEFAULT)
+    for name in options:
+        if name not in Options.__dataclass_fields__:
+            raise CompilationError(f"tilec.compile has no option `{name}`", None,
+                                   did_you_mean(name, Options.__dataclass_fields__))
+    kernel = CompiledKernel(fn, specs, values, target, Options(**options))
+    kernel.announce()
+    kernel.lower("cubin" if available() else "ptx")
+    return kernel
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is not below n."""
+    return 1 << max(0, n - 1).bit_length()

@@ -1,0 +1,234 @@
+"""`CompiledKernel`: one specialisation of a kernel, at every level, and how to run it at each.
+
+Levels are made when they are asked for; a launch on a GPU needs the cubin alone.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tilec import knobs
+from tilec.codegen.cubin import LinkResult, available, sass
+from tilec.compiler import LEVELS, Compiled, Options, compile_module, kernel_hash
+from tilec.errors import LaunchError, TilecError, did_you_mean
+from tilec.frontend.build import build_module
+from tilec.frontend.function import Function
+from tilec.frontend.signature import Spec, format_spec
+from tilec.instruments import from_knobs, override_folder
+from tilec.ir.core import Module
+from tilec.ir.printer import print_module
+from tilec.ir.types import layout_of
+from tilec.runtime import device, host
+from tilec.runtime.cache import DiskCache, source_fingerprint
+from tilec.runtime.launch import Launcher
+from tilec.target import Target
+
+ALIASES = {"ttir": "tile", "ttgir": "gpu"}
+ASM_KEYS = ("source", *LEVELS, "sass")
+_DISK = DiskCache()
+
+
+class Asm(Mapping[str, Any]):
+    """`kernel.asm`: the text of each level (bytes for cubin), made when asked for."""
+
+    def __init__(self, kernel: CompiledKernel) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, key: str) -> Any:
+        name = ALIASES.get(key, key)
+        if name not in ASM_KEYS:
+            raise KeyError(f"{key}: {did_you_mean(key, ASM_KEYS) or 'levels: ' + ', '.join(ASM_KEYS)}")
+        return self._kernel.level(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ASM_KEYS)
+
+    def __len__(self) -> int:
+        return len(ASM_KEYS)
+
+
+class CompiledKernel:
+    """A kernel specialised to argument types, constants, a target and options.
+
+    name, num_warps, num_stages; shared: bytes of shared memory; n_regs: registers a thread;
+    n_spills: bytes of spill stores; asm: the text of every level.
+    """
+
+    def __init__(self, fn: Function, signature: Mapping[str, Spec],
+                 constexprs: Mapping[str, Any], target: Target, options: Options) -> None:
+        self.fn = fn
+        self.signature = dict(signature)
+        self.constexprs = dict(constexprs)
+        self.target = target
+        self.options = options
+        self.name = fn.name
+        self.num_warps, self.num_stages = options.num_warps, options.num_stages
+        self.hash = kernel_hash(
+            fn.source_key(), [(k, format_spec(s)) for k, s in signature.items()],
+            [(k, stable(v)) for k, v in sorted(constexprs.items())], target.name, options)
+        self.asm = Asm(self)
+        self._upper: Compiled | None = None
+        self._lower: Compiled | None = None
+        self._lock = threading.RLock()
+        self._launchers: dict[int, Launcher] = {}
+
+    # -- making ---------------------------------------------------------------------------
+
+    def build(self) -> Module:
+        """The tile module, fresh from the front end."""
+        return build_module(self.fn, self.signature, self.constexprs, target=self.target,
+                            num_warps=self.options.num_warps,
+                            options={"num_stages": self.num_stages, "debug": self.options.debug})
+
+    def _compile(self, stop_at: str, keep: bool, loud: bool) -> Compiled:
+        return compile_module(
+            self.build, self.target, self.options, stop_at=stop_at, keep=keep,
+            verify_all=knobs.verify, override=override_folder(self.name, self.hash),
+            instruments=from_knobs(self.name, self.hash) if loud else ())
+
+    def announce(self) -> None:
+        """Run the whole compilation once for the dumps and times that the flags ask for."""
+        if knobs.dump or knobs.dump_dir or knobs.time:
+            lowest = "cubin" if available() else "ptx"
+            with self._lock:
+                self._upper = self._lower = self._compile(lowest, True, True)
+
+    @property
+    def upper(self) -> Compiled:
+        """The compilation down to `lowered`, with its modules."""
+        with self._lock:
+            if self._upper is None:
+                self._upper = self._compile("lowered", True, False)
+            return self._upper
+
+    def lower(self, level: str = "cubin") -> Compiled:
+        """The compilation down to ptx or cubin, from the disk cache where it is there."""
+        with self._lock:
+            have = self._lower
+            if have is not None and (level != "cubin" or have.linked is not None):
+                return have
+            key = kernel_hash(source_fingerprint(), self.hash)
+            cached = level == "cubin" and knobs.snapshot_key() is None
+            self._lower = self._from_disk(key) if cached else None
+            if self._lower is None:
+                self._lower = self._compile(level, False, False)
+                if cached:
+                    self._to_disk(key, self._lower)
+            return self._lower
+
+    def _from_disk(self, key: str) -> Compiled | None:
+        files = _DISK.get(key)
+        if files is None:
+            return None
+        meta = json.loads(files["meta.json"])
+        linked = LinkResult(files["cubin"], meta["log"], *meta["usage"])
+        return Compiled(self.target, self.options, self.name, ptx=files["ptx"].decode(),
+                        llir_text=files["ll"].decode(), params=tuple(meta["params"]),
+                        shared=meta["shared"], linked=linked)
+
+    def _to_disk(self, key: str, made: Compiled) -> None:
+        linked = made.linked
+        assert linked is not None
+        usage = [linked.n_regs, linked.n_spills, linked.stack, linked.static_shared]
+        meta = {"name": made.name, "params": made.params, "shared": made.shared,
+                "log": linked.log, "usage": usage}
+        _DISK.put(key, {"meta.json": json.dumps(meta).encode(), "cubin": linked.cubin,
+                        "ptx": made.ptx.encode(), "ll": made.llir_text.encode()})
+
+    def level(self, name: str) -> Any:
+        """One entry of `asm`."""
+        if name == "source":
+            return self.fn.source
+        if name in ("tile", "gpu", "lowered"):
+            return print_module(self.upper.modules[name])
+        if name == "llir":
+            return self.lower("ptx").llir_text
+        if name == "ptx":
+            return self.lower("ptx").ptx
+        cubin = self._linked.cubin
+        return cubin if name == "cubin" else sass(cubin)
+
+    @property
+    def _linked(self) -> LinkResult:
+        linked = self.lower().linked
+        assert linked is not None
+        return linked
+
+    # -- facts ----------------------------------------------------------------------------
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory a CTA uses."""
+        return self.lower("ptx").shared
+
+    @property
+    def n_regs(self) -> int:
+        """Registers a thread."""
+        return self._linked.n_regs
+
+    @property
+    def n_spills(self) -> int:
+        """Bytes of spill stores a thread."""
+        return self._linked.n_spills
+
+    def layouts(self) -> dict[str, str]:
+        """The layout of every named tile at the gpu level, by Python name."""
+        out: dict[str, str] = {}
+        for op in self.upper.modules["gpu"].walk():
+            for r in op.results:
+                layout = layout_of(r.type)
+                if layout is not None and r.name:
+                    out.setdefault(r.name, str(layout))
+        return out
+
+    def __repr__(self) -> str:
+        specs = ", ".join(f"{k}: {format_spec(s)}" for k, s in self.signature.items())
+        return f"<CompiledKernel {self.name}({specs}) for {self.target}, {self.num_warps} warps>"
+
+    # -- running --------------------------------------------------------------------------
+
+    def run(self, args: Sequence[Any] | Mapping[str, Any], grid: int | Sequence[int],
+            level: str = "tile", seed: int | None = None) -> None:
+        """Run at one level: "tile", "gpu", "lowered", "ptx" on host arrays, in place; "cubin" on
+        device arrays.
+
+        args: run-time arguments by name or in order; constexprs may be among them. grid: 1 to 3
+        extents. Raises LaunchError where the arguments do not fit.
+        """
+        level = ALIASES.get(level, level)
+        values = host.order_arguments(self, args)
+        extents = host.check_grid(grid)
+        if level == "cubin":
+            host.launch_on_device(self, values, extents)
+        elif level in ("tile", "gpu", "lowered", "ptx"):
+            host.run_on_cpu(self, values, extents, level, seed)
+        else:
+            raise LaunchError(f"a kernel cannot run at level `{level}`", None,
+                              did_you_mean(level, ("tile", "gpu", "lowered", "ptx", "cubin")))
+
+    def launcher(self, index: int) -> Launcher:
+        """The launcher on a CUDA device; compiles and loads the kernel when first needed."""
+        found = self._launchers.get(index)
+        if found is None:
+            made = self.lower()
+            with self._lock:
+                loaded = device.load(self._linked.cubin, self.name, made.shared, index)
+                found = Launcher(loaded.function, made.params, device_index=index)
+                self._launchers[index] = found
+        return found
+
+
+def stable(value: Any) -> str:
+    """A text of a constant that is the same in every process."""
+    if isinstance(value, Function):
+        return f"def {value.source_key()}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ",".join(map(stable, value)) + ")"
+    text = repr(value)
+    if " at 0x" in text:
+        raise TilecError(f"a constexpr is {text}, which has no lasting text", None,
+                         "give a number, string, tuple, dtype or jit function")
+    return f"{type(value).__name__}:{text}"

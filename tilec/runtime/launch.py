@@ -1,0 +1,196 @@
+"""Launching a loaded kernel: arguments are packed into a block whose addresses the driver
+already has, so that a launch is one struct pack and one driver call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tilec.errors import LaunchError
+from tilec.runtime import device
+
+# Parameter type -> struct code, each of its natural alignment. bf16 has no code: its bits go
+# through `H`. i1 is a byte in PTX.
+_CODES = {
+    "i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q",
+    "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
+    "fp16": "e", "bf16": "H", "fp32": "f", "fp64": "d",
+}
+_POINTER = "Q"
+
+
+def _code(param: str) -> str:
+    if param.startswith("*"):
+        return _POINTER
+    if param not in _CODES:
+        raise LaunchError(f"`{param}` cannot be a kernel parameter",
+                          advice="known: pointers, " + ", ".join(_CODES))
+    return _CODES[param]
+
+
+def _bf16_bits(value: float) -> int:
+    """The bits of bfloat16(float32(value)), rounded to nearest even."""
+    bits = int.from_bytes(struct.pack("<f", _to_fp32(value)), "little")
+    if value != value:
+        return (bits >> 16) | 0x40
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def _to_fp32(value: float) -> float:
+    """`value` rounded to float32: infinity beyond its range, where struct raises instead."""
+    return ctypes.c_float(value).value
+
+
+def _to_fp16(value: float) -> float:
+    """`value`, or the infinity that rounding to float16 makes of it."""
+    return math.copysign(math.inf, value) if abs(value) >= 65520.0 else value
+
+
+# Float values to what struct packs without raising.
+_CONVERT: dict[str, Callable[[float], Any]] = {
+    "fp16": _to_fp16, "bf16": _bf16_bits, "fp32": _to_fp32, "fp64": float,
+}
+
+
+class Packer:
+    """The layout of a kernel's arguments: types to offsets, values to bytes.
+
+    param_types: "*fp32" and the like for pointers (values are addresses), "i1".."i64",
+    "u8".."u64", "fp16", "bf16", "fp32", "fp64" for scalars; ":16" marks are ignored.
+    """
+
+    def __init__(self, param_types: Sequence[str]) -> None:
+        self.types = tuple(t.split(":")[0] for t in param_types)
+        codes = [_code(t) for t in self.types]
+        # Native alignment ("@") would also use native sizes; so padding is written out.
+        self.offsets: list[int] = []
+        layout, at = "<", 0
+        for code in codes:
+            size = struct.calcsize("<" + code)
+            pad = -at % size
+            layout += f"{pad}x{code}" if pad else code
+            self.offsets.append(at + pad)
+            at += pad + size
+        self.struct = struct.Struct(layout)
+        self._bf16 = "bf16" in self.types
+
+    def pack_into(self, buffer: bytearray, values: Sequence[Any]) -> None:
+        """Write `values` at the start of `buffer`; LaunchError for one that does not fit."""
+        if not self._bf16:
+            try:
+                self.struct.pack_into(buffer, 0, *values)
+                return
+            except (struct.error, OverflowError, TypeError):
+                pass
+        self.struct.pack_into(buffer, 0, *self._fit(values))
+
+    def pack(self, values: Sequence[Any]) -> bytes:
+        """The argument block, for tests and tools."""
+        buffer = bytearray(self.struct.size)
+        self.pack_into(buffer, values)
+        return bytes(buffer)
+
+    def _fit(self, values: Sequence[Any]) -> list[Any]:
+        """The values as struct takes them; LaunchError names one that its type cannot hold."""
+        if len(values) != len(self.types):
+            raise LaunchError(f"{len(values)} values for {len(self.types)} kernel parameters")
+        fitted = []
+        for i, (value, kind) in enumerate(zip(values, self.types, strict=True)):
+            try:
+                value = _CONVERT[kind](float(value)) if kind in _CONVERT else value
+                struct.pack("<" + _code(kind), value)
+            except (struct.error, OverflowError, TypeError, ValueError):
+                raise LaunchError(
+                    f"argument {i} is {value!r}, which is not a value of type {kind}"
+                ) from None
+            fitted.append(value)
+        return fitted
+
+
+class _Block(NamedTuple):
+    """One argument block: the bytes, and the array of their addresses that a launch is given."""
+
+    data: bytearray
+    address: int
+    keep: Any
+
+
+class Launcher:
+    """Launches one loaded kernel.
+
+    function: the CUfunction of runtime.device.LoadedKernel. Threads may share a launcher: each
+    call takes a block of its own, which the driver has read by the time the call returns.
+    """
+
+    def __init__(self, function: Any, param_types: Sequence[str], device_index: int = 0) -> None:
+        self.packer = Packer(param_types)
+        self._function = function
+        self._device = device_index
+        self._pack = self.packer.pack_into
+        self._free: list[_Block] = []
+        cu = device.driver()
+        self._launch: Callable[..., Any] = cu.cuLaunchKernel
+        self._success = cu.CUresult.CUDA_SUCCESS
+        self._stream_type = cu.CUstream
+        self._streams: dict[int, Any] = {}
+
+    def pack(self, values: Sequence[Any]) -> bytes:
+        """The bytes that a launch with `values` passes."""
+        return self.packer.pack(values)
+
+    def _new_block(self) -> _Block:
+        data = bytearray(max(1, self.packer.struct.size))
+        base = ctypes.addressof((ctypes.c_char * len(data)).from_buffer(data))
+        addresses = (ctypes.c_void_p * max(1, len(self.packer.offsets)))(
+            *(base + offset for offset in self.packer.offsets)
+        )
+        return _Block(data, ctypes.addressof(addresses), addresses)
+
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        block: int,
+        shared: int,
+        stream: int,
+        values: Sequence[Any],
+    ) -> None:
+        """Start the kernel; returns before it has run.
+
+        grid: CTAs in x, y, z (nothing happens where one is 0). block: threads a CTA. shared:
+        bytes of dynamic shared memory. stream: a raw handle, 0 for the default stream.
+        """
+        try:
+            arguments = self._free.pop()
+        except IndexError:
+            arguments = self._new_block()
+        self._pack(arguments.data, values)
+        handle = self._streams.get(stream)
+        if handle is None:
+            handle = self._streams[stream] = self._stream_type(stream)
+        x, y, z = grid
+        args = (self._function, x, y, z, block, 1, 1, shared, handle, arguments.address, 0)
+        error = self._launch(*args)[0]
+        if error != self._success:
+            self._retry(error, args)
+        self._free.append(arguments)
+
+    def _retry(self, error: Any, args: tuple[Any, ...]) -> None:
+        """Launch again with the kernel's own context: this thread may have none, or another.
+        Anything else is reported."""
+        grid = args[1:4]
+        if 0 in grid:
+            return
+        if error.name in ("CUDA_ERROR_INVALID_CONTEXT", "CUDA_ERROR_INVALID_HANDLE"):
+            device.use(self._device)
+            error = self._launch(*args)[0]
+        if error.name == "CUDA_ERROR_INVALID_VALUE":
+            raise LaunchError(
+                f"the GPU refuses the launch of grid {grid}, {args[4]} threads and {args[7]} bytes "
+                "of shared memory",
+                advice="a grid may have 2**31 - 1 programs in x, 65535 in y and z",
+            )
+        device.check(error, "cuLaunchKernel")

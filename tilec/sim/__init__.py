@@ -1,0 +1,14 @@
+"""An independent PTX parser and SIMT simulator in numpy; it knows PTX and nothing of the compiler.
+
+    module = sim.parse(text)
+    sim.run(module, "kernel", [x, y, n], grid=(8, 1, 1))
+"""
+
+from __future__ import annotations
+
+from tilec.sim.errors import SimError
+from tilec.sim.launch import run, unsupported
+from tilec.sim.parser import parse
+from tilec.sim.ptx import Instr, Kernel, Module
+
+__all__ = ["Instr", "Kernel", "Module", "SimError", "parse", "run", "unsupported"]

@@ -1,0 +1,421 @@
+"""Turns a kernel into code: registers become arrays, operands views of them, instructions closures.
+
+Every register is an array over the lanes of the CTA that holds raw bits; an instruction sees it
+through a view of its own type. Constants and addresses become arrays too, once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilec.sim import flow
+from tilec.sim.errors import SimError, Unsupported
+from tilec.sim.instructions import RULES
+from tilec.sim.machine import Code, Machine, Mask, Moves, positioned
+from tilec.sim.memory import GLOBAL_BASE, SHARED_START, Global, Local, Space, Window
+from tilec.sim.parser import shared_variables
+from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable, align_up
+
+Array = np.ndarray[Any, Any]
+
+_UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_INT = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+_POOL = 128
+
+
+def numpy_type(ty: str) -> Any:
+    """The numpy type of a view: floats narrower than 32 bits and packed values stay raw bits."""
+    if ty == "pred":
+        return np.bool_
+    if ty == "f32":
+        return np.float32
+    if ty == "f64":
+        return np.float64
+    if ty not in TYPE_BYTES or ty == "b128":
+        raise Unsupported(f"operands of type .{ty}")
+    return (_INT if ty[0] == "s" and "x" not in ty else _UINT)[TYPE_BYTES[ty]]
+
+
+class Decoder:
+    """A kernel decoded for CTAs of `threads` threads; `code[i]` belongs to `where[i]`."""
+
+    def __init__(self, module: Module, kernel: Kernel, threads: int) -> None:
+        self.module = module
+        self.kernel = kernel
+        self.machine = Machine(threads)
+        self.lanes = self.machine.lanes
+        self.pools: dict[Any, list[Array]] = {}
+        self.pool_used: dict[Any, int] = {}
+        self.registers: dict[tuple[int, int, str], Array] = {}
+        self.constants: dict[tuple[Any, Any], Array] = {}
+        self.carry = np.zeros(self.lanes, bool)
+        self.on_print: Callable[[str], None] = print
+        self.specials = self.special_registers()
+        self.arena = Global()
+        self.addresses: dict[int, int] = {}
+        self.frame_addresses: dict[tuple[int, int], int] = {}
+        self.place_module_variables()
+        flat = flow.flatten(module, kernel)
+        self.static_shared = self.place_shared()
+        self.param_offsets, param_bytes = layout(kernel.params)
+        self.param = Window("param", 0, param_bytes, writable=False)
+        self.shared = Window("shared", SHARED_START, self.static_shared)
+        self.local = Local(self.lanes, self.place_locals(flat))
+        self.spaces: dict[str, Space] = {
+            "global": self.arena, "const": self.arena, "shared": self.shared, "local": self.local,
+            "param": self.param,
+        }  # fmt: skip
+        self.unsupported: list[SimError] = []
+        self.pc = 0
+        self.frame = 0
+        self.assemble(flow.schedule(flat), flat)
+
+    # Layout of variables
+
+    def place_module_variables(self) -> None:
+        """Give `.global` and `.const` variables of the module an address."""
+        for variable in self.module.scope.variables.values():
+            if variable.space in ("global", "const"):
+                made = self.arena.reserve(variable.size, variable.align, variable.name)
+                made.constant = variable.space == "const"
+                made.writable = not made.constant
+                self.addresses[id(variable)] = made.start
+        self.module_allocations = len(self.arena.allocations)
+
+    def place_shared(self) -> int:
+        """Addresses of static shared variables; dynamic memory follows them. Returns bytes used."""
+        at = SHARED_START
+        for variable in shared_variables(self.module, self.kernel):
+            at = align_up(at, variable.align)
+            self.addresses[id(variable)] = at
+            at += variable.size
+        for scope in (self.module.scope, self.kernel.scope):
+            for variable in scope.variables.values():
+                if variable.space == "shared" and variable.extern:
+                    at = align_up(at, variable.align)
+                    self.addresses[id(variable)] = at
+        return at - SHARED_START
+
+    def place_locals(self, flat: flow.Flat) -> int:
+        """Offsets of `.local` variables and call parameters in every frame; bytes per thread."""
+        at = 0
+        seen: set[tuple[int, int]] = set()
+        for entry in flat.entries:
+            scope: Scope | None = entry.instr.scope if entry.instr else None
+            while scope is not None and (entry.frame, id(scope)) not in seen:
+                seen.add((entry.frame, id(scope)))
+                for variable in scope.variables.values():
+                    kernel_param = entry.frame == 0 and variable in self.kernel.params
+                    if variable.space in ("local", "param") and not kernel_param:
+                        at = align_up(at, max(variable.align, 8))
+                        self.frame_addresses[entry.frame, id(variable)] = at
+                        at += max(variable.size, TYPE_BYTES[variable.type])
+                scope = scope.parent
+        return at
+
+    def initialise(self) -> None:
+        """Write the initial values of module variables into a freshly built arena."""
+        for variable in self.module.scope.variables.values():
+            if variable.space not in ("global", "const"):
+                continue
+            start = self.addresses[id(variable)] - GLOBAL_BASE
+            memory = self.arena.bytes[start : start + variable.size]
+            memory[:] = 0
+            width = TYPE_BYTES[variable.type]
+            for i, value in enumerate(variable.init):
+                if isinstance(value, tuple):
+                    name, plus = value
+                    target = self.module.scope.variables.get(name)
+                    value = (self.addresses.get(id(target), 0) if target else 0) + plus
+                data = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+                memory[i * width : (i + 1) * width] = np.frombuffer(data, np.uint8)
+
+    # Registers and operands
+
+    def special_registers(self) -> dict[str, Array]:
+        lanes = np.arange(self.lanes, dtype=np.uint32)
+        bit = np.uint32(1) << (lanes % np.uint32(32))
+        names = {"%laneid": lanes % np.uint32(32), "%warpid": lanes // np.uint32(32)}
+        names |= {"%lanemask_eq": bit, "%lanemask_lt": bit - np.uint32(1)}
+        names |= {"%lanemask_le": (bit - np.uint32(1)) | bit, "%lanemask_gt": ~((bit << 1) - 1)}
+        names["%lanemask_gt"] = ~((bit - np.uint32(1)) | bit)
+        names["%lanemask_ge"] = ~(bit - np.uint32(1))
+        for base in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid"):
+            for axis in "xyz":
+                names[f"%{base}.{axis}"] = np.zeros(self.lanes, np.uint32)
+        for base in ("cluster_ctaid", "cluster_nctaid"):
+            for axis in "xyz":
+                fill = 1 if "nctaid" in base else 0
+                names[f"%{base}.{axis}"] = np.full(self.lanes, fill, np.uint32)
+        names["%nwarpid"] = np.full(self.lanes, self.machine.warps, np.uint32)
+        names["%warpsize"] = names["WARP_SZ"] = np.full(self.lanes, 32, np.uint32)
+        for name in ("%smid", "%gridid", "%cluster_ctarank", "%clock", "%clock_hi"):
+            names[name] = np.zeros(self.lanes, np.uint32)
+        for name in ("%clock64", "%globaltimer", "%total_smem_size", "%dynamic_smem_size"):
+            wide = name in ("%clock64", "%globaltimer")
+            names[name] = np.zeros(self.lanes, np.uint64 if wide else np.uint32)
+        names["%nsmid"] = np.ones(self.lanes, np.uint32)
+        names["%cluster_nctarank"] = np.ones(self.lanes, np.uint32)
+        return names
+
+    def register(self, name: str, scope: Scope) -> Array | None:
+        """The array of a register, made when first named; None if no scope declares it."""
+        found = scope.find_reg(name)
+        if found is None:
+            return None
+        key = (self.frame, id(found[0]), name)
+        array = self.registers.get(key)
+        if array is None:
+            if found[1] == "b128":
+                raise Unsupported("128-bit registers")
+            kind = np.bool_ if found[1] == "pred" else _UINT[TYPE_BYTES[found[1]]]
+            array = self.registers[key] = self.allocate(kind)
+        return array
+
+    def allocate(self, kind: Any) -> Array:
+        """One register of a bit container type, from a pool that is cleared at once."""
+        pool = self.pools.setdefault(kind, [])
+        used = self.pool_used.get(kind, 0)
+        if used % _POOL == 0:
+            pool.append(np.zeros((_POOL, self.lanes), kind))
+        self.pool_used[kind] = used + 1
+        row: Array = pool[-1][used % _POOL]
+        return row
+
+    def clear_registers(self) -> None:
+        """Every register reads zero again."""
+        for pool in self.pools.values():
+            for block in pool:
+                block[...] = 0
+        self.carry[...] = False
+
+    def constant(self, value: Any, kind: Any) -> Array:
+        """A value in every lane, read-only."""
+        key = (struct.pack("d", value) if isinstance(value, float) else value, kind)
+        array = self.constants.get(key)
+        if array is None:
+            array = np.full(self.lanes, value, kind)
+            array.flags.writeable = False
+            self.constants[key] = array
+        return array
+
+    def src(self, operand: Operand, ty: str, scope: Scope) -> Array:
+        """A source operand as a view of the type, over all lanes.
+
+        A register wider than the type gives its low bits. Raises Unsupported for operands that
+        have no such reading.
+        """
+        kind = numpy_type(ty)
+        if operand.kind == "reg":
+            array = self.register(operand.name, scope)
+            if array is None:
+                array = self.specials.get(operand.name)
+            if array is None:
+                return self.constant(self.symbol(operand.name, scope)[1], kind)
+            if operand.negated:
+                raise Unsupported("a negated operand here")
+            return as_type(array, kind)
+        if operand.kind == "sym":
+            return self.constant(self.symbol(operand.name, scope)[1] + operand.value, kind)
+        if operand.kind == "imm":
+            if ty in ("f32", "f64"):
+                return self.constant(float(operand.value), kind)
+            if kind is np.bool_:
+                return self.constant(bool(operand.value), kind)
+            width = np.dtype(kind).itemsize * 8
+            value = operand.value & ((1 << width) - 1)
+            if np.dtype(kind).kind == "i" and value >> (width - 1):
+                value -= 1 << width
+            return self.constant(value, kind)
+        if operand.kind in ("f32", "f64", "float"):
+            return self.float_constant(operand, ty)
+        raise Unsupported(f"a {operand.kind} operand where a {ty} value is expected")
+
+    def float_constant(self, operand: Operand, ty: str) -> Array:
+        """0f, 0d and decimal constants: as bits for a type of their size, else by value."""
+        if operand.kind == "f32":
+            bits, size = operand.value, 4
+            value = struct.unpack("<f", struct.pack("<I", bits))[0]
+        elif operand.kind == "f64":
+            bits, size = operand.value, 8
+            value = struct.unpack("<d", struct.pack("<Q", bits))[0]
+        else:
+            bits, size, value = 0, 0, float(operand.name)
+        if TYPE_BYTES[ty] == size:
+            return self.constant(bits, _UINT[size]).view(numpy_type(ty))
+        if ty in ("f32", "f64"):
+            return self.constant(value, numpy_type(ty))
+        raise Unsupported(f"a float constant for type .{ty}")
+
+    def dst(self, operand: Operand, ty: str, scope: Scope) -> Array:
+        """The array that a result of the type is copied into.
+
+        A register wider than the type is seen in its own width, signed for signed types, so that
+        copying extends.
+        """
+        kind = numpy_type(ty)
+        if operand.kind == "sink":
+            return self.allocate(np.bool_ if kind is np.bool_ else kind)
+        array = self.register(operand.name, scope) if operand.kind == "reg" else None
+        if array is None:
+            raise Unsupported(f"a destination that is no declared register: '{operand.name}'")
+        if array.dtype.itemsize > np.dtype(kind).itemsize:
+            signed = np.dtype(kind).kind == "i"
+            return array.view((_INT if signed else _UINT)[array.dtype.itemsize])
+        return as_type(array, kind)
+
+    def pred(self, operand: Operand, scope: Scope) -> Callable[[], Array]:
+        """A predicate source, with its negation."""
+        array = self.src(operand._replace(negated=False), "pred", scope)
+        return (lambda: ~array) if operand.negated else (lambda: array)
+
+    def symbol(self, name: str, scope: Scope) -> tuple[str, int]:
+        """Space and address of a variable: local ones (and call parameters) as thread offsets."""
+        variable = scope.find_variable(name)
+        if variable is None:
+            raise Unsupported(f"the undeclared name '{name}'")
+        return self.variable_address(variable)
+
+    def variable_address(self, variable: Variable) -> tuple[str, int]:
+        if variable.space in ("local", "param"):
+            at = self.frame_addresses.get((self.frame, id(variable)))
+            if at is not None:
+                return "local", at
+            return "param", self.param_offsets[variable.name]
+        return variable.space, self.addresses[id(variable)]
+
+    # Code
+
+    def assemble(self, order: list[flow.Placed], flat: flow.Flat) -> None:
+        """Decode every instruction at its scheduled place."""
+        self.code: list[Code] = []
+        self.where: list[Instr | None] = []
+        self.starts = {placed.block: placed.pc for placed in order}
+        for placed in order:
+            self.emit(self.machine.join(len(self.code)), None)
+            for index in range(placed.first, placed.last):
+                entry = flat.entries[index]
+                self.frame, self.pc = entry.frame, len(self.code)
+                self.index, self.entry, self.flat = index, entry, flat
+                if entry.instr is None:
+                    target = self.starts[flat.block_at[entry.jump]]
+                    self.emit(lambda mask, target=target: target, None)
+                else:
+                    self.emit(self.instruction(entry.instr), entry.instr)
+            if placed.jump is not None:
+                self.emit(lambda mask, target=self.starts[placed.jump]: target, None)
+        self.emit(lambda mask: self.machine.retire(mask), None)
+
+    def emit(self, code: Code, instr: Instr | None) -> None:
+        self.code.append(code)
+        self.where.append(instr)
+
+    def target(self, label: str, scope: Scope) -> int:
+        """The place of a label in the code."""
+        return self.starts[self.flat.block_at[self.flat.label(self.entry, label)]]
+
+    def after_call(self) -> int | None:
+        """Where `ret` goes in an inlined function; None in the kernel itself."""
+        after = self.flat.frames[self.entry.frame].after
+        return None if after is None else self.starts[self.flat.block_at[after]]
+
+    def callee(self) -> tuple[int, int] | None:
+        """Frame and start of the function that the present call inlines; None if undefined."""
+        frame = self.flat.callee.get(self.index)
+        if frame is None:
+            return None
+        return frame, self.starts[self.flat.block_at[self.flat.frames[frame].first]]
+
+    def instruction(self, instr: Instr) -> Code:
+        """One instruction as code; what cannot be decoded raises when it is executed."""
+        make = RULES.get(instr.op)
+        try:
+            if make is None:
+                raise Unsupported(f"the instruction '{instr.op}'")
+            code = make(self, instr)
+            if instr.guard is not None and instr.op != "bra":
+                code = self.guarded(code, instr)
+            return code
+        except (Unsupported, ValueError, IndexError, KeyError) as error:
+            reason = str(error) if isinstance(error, Unsupported) else "this form of instruction"
+            failure = positioned(f"the simulator does not know {reason}", instr)
+            self.unsupported.append(failure)
+
+            def fail(mask: Mask, failure: SimError = failure) -> None:
+                raise failure
+
+            return fail
+
+    def synced(self, members: Array, body: Callable[[Mask], None]) -> Code:
+        """Run `body` once all lanes of each thread's member mask stand at this instruction."""
+        machine, pc = self.machine, self.pc
+        everyone = not members.flags.writeable and bool((members == 0xFFFFFFFF).all())
+
+        def code(mask: Mask) -> Moves | None:
+            if mask is None and everyone and pc not in machine.blocked:
+                body(None)
+                return None
+            merged = pc in machine.blocked
+            ready = machine.gate(pc, mask, members)
+            if np.count_nonzero(ready):
+                body(ready)
+            if not merged and pc not in machine.blocked:
+                return None
+            return [(pc + 1, ready)]
+
+        return code
+
+    def guarded(self, code: Code, instr: Instr) -> Code:
+        """Run `code` for the threads whose guard holds; the others go on to the next one."""
+        guard, next_pc, lanes = self.guard(instr), self.pc + 1, self.lanes
+
+        def run(mask: Mask) -> int | Moves | None:
+            chosen = guard() if mask is None else guard() & mask
+            count = np.count_nonzero(chosen)
+            if count == 0:
+                return None
+            if count == lanes:
+                return code(None)
+            chosen = chosen.copy() if mask is None else chosen
+            result = code(chosen)
+            if result is None:
+                return None
+            rest = ~chosen if mask is None else mask & ~chosen
+            moves = [(result, chosen)] if isinstance(result, int) else result
+            return [*moves, (next_pc, rest)]
+
+        return run
+
+    def guard(self, instr: Instr) -> Callable[[], Array]:
+        """The guard predicate of an instruction."""
+        assert instr.guard is not None
+        return self.pred(Operand("reg", instr.guard, negated=instr.guard_negated), instr.scope)
+
+
+def as_type(array: Array, kind: Any) -> Array:
+    """A register as a view of `kind`: same size reinterpreted, wider ones by their low bytes."""
+    size = np.dtype(kind).itemsize
+    if array.dtype == np.bool_ or kind is np.bool_:
+        if array.dtype != kind:
+            raise Unsupported("a predicate register mixed with a value")
+        return array
+    if array.dtype.itemsize == size:
+        return array.view(kind)
+    if array.dtype.itemsize < size:
+        raise Unsupported("a register narrower than the instruction's type")
+    return array.view(kind)[:: array.dtype.itemsize // size]
+
+
+def layout(params: list[Variable]) -> tuple[dict[str, int], int]:
+    """Offset of every kernel parameter, and their total size."""
+    offsets, at = {}, 0
+    for variable in params:
+        at = align_up(at, variable.align)
+        offsets[variable.name] = at
+        at += variable.size
+    return offsets, at
+

@@ -1,0 +1,283 @@
+"""Float arithmetic with the rounding that each instruction states, and the approximations.
+
+An approximate instruction gives the correctly rounded result, which lies within the hardware's
+stated error; tests of code that uses one must allow that error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilec.sim import floats
+from tilec.sim.assign import assign
+from tilec.sim.instructions.common import float_source
+from tilec.sim.instructions.table import rule
+
+if TYPE_CHECKING:
+    from tilec.sim.decode import Decoder
+    from tilec.sim.machine import Code
+    from tilec.sim.ptx import Instr
+
+Array = np.ndarray[Any, Any]
+_MODES = {"rn": "n", "rz": "z", "rm": "m", "rp": "p"}
+
+
+def rounding(instr: Instr) -> str:
+    """The rounding mode letter; to nearest even where none is written."""
+    return next((_MODES[m] for m in instr.mods if m in _MODES), "n")
+
+
+def encoder(instr: Instr, mode: str) -> Callable[[Array], Array]:
+    """From values (exact, or rounded to odd) to what the destination view takes."""
+    ty = instr.type
+    base = ty.removesuffix("x2")
+    ftz, sat = "ftz" in instr.mods, "sat" in instr.mods
+    relu = "relu" in instr.mods
+
+    def encode(values: Array) -> Array:
+        if base == "f64":
+            return floats.encode(values, base).view(np.float64) if mode == "n" else values
+        if sat:
+            values = floats.saturate(values)
+        if relu:
+            values = np.where(values < 0, values.dtype.type(0), values)
+        bits = floats.narrow(values, base, mode)
+        if base == "f32":
+            result = bits.view(np.float32)
+            result = floats.flush(result) if ftz else result
+            return result.view(np.uint64) if ty == "f32x2" else result
+        return bits.view(np.uint32) if ty.endswith("x2") else bits
+
+    return encode
+
+
+def _sources(decoder: Decoder, instr: Instr) -> list[Callable[[], Array]]:
+    ftz = "ftz" in instr.mods
+    return [
+        float_source(decoder, o, instr.type, instr.scope, ftz) for o in instr.operands[1:]
+    ]
+
+
+def arithmetic(decoder: Decoder, instr: Instr) -> Code:
+    """add, sub and mul of every float type."""
+    ty, mode = instr.type, rounding(instr)
+    target = decoder.dst(instr.operands[0], ty, instr.scope)
+    x, y = _sources(decoder, instr)
+    encode = encoder(instr, mode)
+    plain = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[instr.op]
+    if mode == "n":
+        if ty == "f32" and not {"ftz", "sat"} & set(instr.mods):
+            return assign(target, lambda: floats.canonical(plain(x(), y())))
+        if ty.startswith("bf16") and instr.op == "mul":
+            return assign(target, lambda: encode(_bf16_product(x(), y())))
+        return assign(target, lambda: encode(plain(x(), y())))
+    if ty == "f64":
+        exact = {"add": Fraction.__add__, "sub": Fraction.__sub__, "mul": Fraction.__mul__}
+        op = exact[instr.op]
+        return assign(
+            target, lambda: floats.direct64(op, x(), y(), plain(x(), y()), mode)
+        )
+    if instr.op == "mul":
+        return assign(target, lambda: encode(x().astype(np.float64) * y().astype(np.float64)))
+    sign = np.float32(-1 if instr.op == "sub" else 1)
+    return assign(target, lambda: encode(_sum(x(), y() * sign, mode)))
+
+
+def _sum(a: Array, b: Array, mode: str) -> Array:
+    """a + b as float64 rounded to odd; in mode m a zero is -0 unless both addends are +0."""
+    total = floats.exact_add(a, b)
+    if mode == "m":
+        return np.where((total == 0) & (np.signbit(a) | np.signbit(b)), -0.0, total)
+    return total
+
+
+def _bf16_product(a: Array, b: Array) -> Array:
+    """Products of bf16 values: exact in float32 unless they underflow."""
+    product = a * b
+    if np.count_nonzero(np.abs(product) < np.float32(2.0**-126)):
+        return a.astype(np.float64) * b.astype(np.float64)
+    return product
+
+
+@rule("fma")
+def fused(decoder: Decoder, instr: Instr) -> Code:
+    """d = a * b + c with one rounding."""
+    ty, mode = instr.type, rounding(instr)
+    target = decoder.dst(instr.operands[0], ty, instr.scope)
+    x, y, z = _sources(decoder, instr)
+    encode = encoder(instr, mode)
+    if ty == "f64":
+        return assign(target, lambda: floats.fma64(x(), y(), z(), mode))
+    if ty in ("f32", "f32x2") and mode == "n":
+        return assign(target, lambda: encode(_fma32(x(), y(), z())))
+    return assign(target, lambda: encode(_sum(x().astype(np.float64) * y(), z(), mode)))
+
+
+def _fma32(a: Array, b: Array, c: Array) -> Array:
+    """float64 sums that round to float32 as the exact value does.
+
+    The float64 sum is rounded twice; that differs from once only where it lies exactly half way
+    between two float32 values, or where the result is subnormal.
+    """
+    total = a.astype(np.float64) * b + c
+    low = total.view(np.uint64) & np.uint64(0x1FFFFFFF)
+    if np.count_nonzero((low == np.uint64(0x10000000)) | (np.abs(total) < 2.0**-126)):
+        return floats.exact_fma(a, b, c)
+    return total
+
+
+def divide(decoder: Decoder, instr: Instr) -> Code:
+    """div in all rounding modes, .approx and .full."""
+    ty, mode = instr.type, rounding(instr)
+    target = decoder.dst(instr.operands[0], ty, instr.scope)
+    x, y = _sources(decoder, instr)
+    encode = encoder(instr, mode)
+    if "approx" in instr.mods:
+        return assign(target, lambda: encode(_approximate_quotient(x(), y())))
+    if mode == "n":
+        return assign(target, lambda: encode(x() / y()))
+    if ty == "f64":
+        return assign(
+            target, lambda: floats.direct64(Fraction.__truediv__, x(), y(), x() / y(), mode)
+        )
+    return assign(target, lambda: encode(floats.exact_div(x(), y())))
+
+
+def _approximate_quotient(a: Array, b: Array) -> Array:
+    """div.approx multiplies by a reciprocal that is zero for divisors above 2**126."""
+    huge = (np.abs(b) > np.float32(2.0**126)) & np.isfinite(b)
+    return np.where(huge, a * np.copysign(np.float32(0), b), a / b)
+
+
+@rule("rcp")
+def rcp(decoder: Decoder, instr: Instr) -> Code:
+    """1 / a."""
+    mode = rounding(instr)
+    return _function(
+        decoder, instr, lambda v: 1.0 / v, lambda v: floats.exact_div(np.ones_like(v), v), mode
+    )
+
+
+@rule("sqrt")
+def sqrt(decoder: Decoder, instr: Instr) -> Code:
+    """Square root."""
+    return _function(decoder, instr, np.sqrt, floats.exact_sqrt, rounding(instr))
+
+
+def _function(
+    decoder: Decoder,
+    instr: Instr,
+    near: Callable[[Array], Array],
+    exact: Callable[[Array], Array],
+    mode: str,
+) -> Code:
+    """A correctly rounded function of one operand in its own type, or from the exact value."""
+    target = decoder.dst(instr.operands[0], instr.type, instr.scope)
+    (x,) = _sources(decoder, instr)
+    encode = encoder(instr, mode)
+    if mode == "n":
+        return assign(target, lambda: encode(near(x())))
+    if instr.type == "f64":
+        return assign(target, lambda: _direct_function(instr.op, x(), near(x()), mode))
+    return assign(target, lambda: encode(exact(x())))
+
+
+def _direct_function(op: str, x: Array, near: Array, mode: str) -> Array:
+    """float64 rcp and sqrt in a directed mode, from the sign of the nearest result's error."""
+    if op == "rcp":
+        return floats.direct64(Fraction.__truediv__, np.ones_like(x), x, near, mode)
+    error = np.zeros_like(near)
+    for i in np.flatnonzero(np.isfinite(near) & (near != 0)):
+        difference = Fraction(float(x[i])) - Fraction(float(near[i])) ** 2
+        error[i] = float((difference > 0) - (difference < 0))
+    return floats.directed(near, error, mode)
+
+
+_APPROXIMATE: dict[str, Callable[[Array], Array]] = {
+    "rsqrt": lambda v: 1.0 / np.sqrt(v),
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+}
+
+
+@rule("rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
+def approximate(decoder: Decoder, instr: Instr) -> Code:
+    """The special functions, computed in float64 and rounded once."""
+    function = _APPROXIMATE[instr.op]
+    target = decoder.dst(instr.operands[0], instr.type, instr.scope)
+    (x,) = _sources(decoder, instr)
+    encode = encoder(instr, "n")
+    return assign(target, lambda: encode(function(x().astype(np.float64))))
+
+
+def minmax(decoder: Decoder, instr: Instr) -> Code:
+    """min and max: NaN loses unless .NaN is written, and -0 is less than +0."""
+    ty, mods = instr.type, instr.mods
+    target = decoder.dst(instr.operands[0], ty, instr.scope)
+    sources = _sources(decoder, instr)
+    encode = encoder(instr, "n")
+    spread, flip = "NaN" in mods, "xorsign" in mods
+    largest = instr.op == "max"
+
+    def pick(a: Array, b: Array) -> Array:
+        x, y = (np.abs(a), np.abs(b)) if flip else (a, b)
+        low = np.fmax(x, y) if largest else np.fmin(x, y)
+        zeros = (x == 0) & (y == 0)
+        if np.count_nonzero(zeros):
+            negative = np.signbit(x) & np.signbit(y) if largest else np.signbit(x) | np.signbit(y)
+            zero = np.copysign(np.zeros_like(x), np.where(negative, -1, 1).astype(x.dtype))
+            low = np.where(zeros, zero, low)
+        if spread:
+            low = np.where(np.isnan(x) | np.isnan(y), x.dtype.type(np.nan), low)
+        if flip:
+            low = np.copysign(low, np.where(np.signbit(a) != np.signbit(b), -1, 1).astype(a.dtype))
+        return low
+
+    def compute() -> Array:
+        result = sources[0]()
+        for source in sources[1:]:
+            result = pick(result, source())
+        return encode(result)
+
+    return assign(target, compute)
+
+
+def sign_op(decoder: Decoder, instr: Instr) -> Code:
+    """abs and neg: the sign bit alone."""
+    ty = instr.type
+    base = ty.removesuffix("x2")
+    bits = {"f16": 0x8000, "bf16": 0x8000, "f32": 1 << 31, "f64": 1 << 63}[base]
+    if ty == "f32x2":
+        bits |= bits << 32
+    elif ty.endswith("x2"):
+        bits |= bits << 16
+    raw = {"f32": "b32", "f64": "b64", "f32x2": "b64"}.get(ty, ty)
+    d, a = instr.operands
+    target = decoder.dst(d, raw, instr.scope)
+    x = decoder.src(a, ty, instr.scope)
+    ftz = "ftz" in instr.mods and ty == "f32"
+
+    def value() -> Array:
+        return (floats.flush(x) if ftz else x).view(target.dtype)
+
+    mask = target.dtype.type(bits)
+    if instr.op == "abs":
+        return assign(target, lambda: value() & ~mask)
+    return assign(target, lambda: value() ^ mask)
+
+
+@rule("copysign")
+def copysign(decoder: Decoder, instr: Instr) -> Code:
+    """d = |b| with the sign of a."""
+    ty = instr.type
+    d, a, b = instr.operands
+    target = decoder.dst(d, ty, instr.scope)
+    x, y = decoder.src(a, ty, instr.scope), decoder.src(b, ty, instr.scope)
+    return assign(target, lambda: np.copysign(y, x))

@@ -1,0 +1,218 @@
+"""ld and st of every space and width, prefetch, and copies of cache hints that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilec.sim.assign import assign, store
+from tilec.sim.errors import Fault, Unsupported
+from tilec.sim.instructions.table import rule
+from tilec.sim.memory import (
+    GLOBAL_BASE,
+    LOCAL_WINDOW,
+    PARAM_WINDOW,
+    SHARED_WINDOW,
+    Space,
+)
+from tilec.sim.ptx import TYPE_BYTES
+
+if TYPE_CHECKING:
+    from tilec.sim.decode import Decoder
+    from tilec.sim.machine import Code, Mask
+    from tilec.sim.ptx import Instr, Operand, Scope
+
+Array = np.ndarray[Any, Any]
+Piece = tuple[Space, Array | None, Array]
+"""Part of an access: its space, the lanes (None: all, in order) and their byte offsets."""
+Locate = Callable[["Mask", int, bool], list[Piece]]
+
+SPACES = ("global", "shared", "local", "const", "param")
+_REGIONS = {SHARED_WINDOW >> 40: "shared", LOCAL_WINDOW >> 40: "local", PARAM_WINDOW >> 40: "param"}
+
+
+def space_of(instr: Instr) -> str:
+    """The state space that an instruction names, "generic" if none."""
+    for modifier in instr.mods:
+        name = modifier.partition("::")[0]
+        if name in SPACES:
+            return name
+    return "generic"
+
+
+def raw(ty: str) -> str:
+    """The bit type of a float type; integer types as they are."""
+    return ty if ty[0] in "sub" and "f" not in ty else f"b{8 * TYPE_BYTES[ty]}"
+
+
+def address(decoder: Decoder, operand: Operand, scope: Scope) -> tuple[str | None, Any]:
+    """The space of a named variable (None for registers), and a function giving addresses."""
+    base, offset = operand.items[0], operand.value
+    if base.kind == "imm":
+        return None, decoder.constant(base.value + offset, np.uint64)
+    array = decoder.register(base.name, scope)
+    if array is None:
+        space, at = decoder.symbol(base.name, scope)
+        return space, decoder.constant(at + base.value + offset, np.uint64)
+    if offset == 0:
+        return None, array
+    plus = array.dtype.type(offset & ((1 << 8 * array.dtype.itemsize) - 1))
+    return None, lambda: array + plus
+
+
+def locator(decoder: Decoder, operand: Operand, space: str, scope: Scope) -> Locate:
+    """Checks an access and splits it by space; `mask` gives the active threads."""
+    named, addresses = address(decoder, operand, scope)
+    if named is not None and (space != "generic"):
+        space = named
+    elif named is not None and named != "global":
+        raise Unsupported("a generic access that names a variable")
+    get = addresses if callable(addresses) else (lambda: addresses)
+    if space != "generic":
+        target = decoder.spaces[space]
+
+        def locate(mask: Mask, width: int, writing: bool) -> list[Piece]:
+            lanes = None if mask is None else np.flatnonzero(mask)
+            values = get() if lanes is None else get()[lanes]
+            return [(target, lanes, target.offsets(values, width, lanes, writing))]
+
+        return locate
+
+    def locate_generic(mask: Mask, width: int, writing: bool) -> list[Piece]:
+        lanes = None if mask is None else np.flatnonzero(mask)
+        values = get() if lanes is None else get()[lanes]
+        if int(values.min()) >= GLOBAL_BASE:
+            return [(decoder.arena, lanes, decoder.arena.offsets(values, width, lanes, writing))]
+        return _split(decoder, values, lanes, width, writing)
+
+    return locate_generic
+
+
+def _split(
+    decoder: Decoder, values: Array, lanes: Array | None, width: int, writing: bool
+) -> list[Piece]:
+    """The pieces of a generic access whose lanes reach different spaces."""
+    pieces: list[Piece] = []
+    regions = values >> values.dtype.type(40)
+    numbers = np.arange(len(values)) if lanes is None else lanes
+    for region in np.unique(regions):
+        chosen = np.flatnonzero(regions == region)
+        mine, who = values[chosen], numbers[chosen]
+        name = _REGIONS.get(int(region), "global")
+        space = decoder.spaces[name]
+        if name != "global":
+            mine = mine - np.uint64(int(region) << 40)
+        elif int(mine.min()) < GLOBAL_BASE:
+            raise Fault(
+                f"{'store to' if writing else 'read of'} address {int(mine[0]):#x}, which no "
+                "memory has (a null or stray pointer)",
+                int(who[0]),
+            )
+        pieces.append((space, who, space.offsets(mine, width, who, writing)))
+    return pieces
+
+
+def vector_length(instr: Instr) -> int:
+    """2, 4 or 8 where .v2, .v4 or .v8 is written, else 1."""
+    return next((int(m[1]) for m in instr.mods if m in ("v2", "v4", "v8")), 1)
+
+
+@rule("ld", "ldu")
+def ld(decoder: Decoder, instr: Instr) -> Code:
+    """Load one value or a vector; a destination wider than the type is extended."""
+    ty, count = raw(instr.type), vector_length(instr)
+    if ty == "b128":
+        raise Unsupported("128-bit scalar loads")
+    d, a = instr.operands[:2]
+    parts = d.items if d.kind == "vec" else (d,)
+    targets = [decoder.dst(o, ty, instr.scope) for o in parts]
+    space = space_of(instr)
+    if space == "param" and (uniform := _uniform(decoder, instr, a)) is not None:
+        return _load_uniform(decoder, targets, uniform, ty)
+    locate = locator(decoder, a, space, instr.scope)
+    width = TYPE_BYTES[ty]
+    kind = np.dtype(f"int{8 * width}") if ty[0] == "s" else None
+    shift, total = width.bit_length() - 1, width * count
+
+    def code(mask: Mask) -> None:
+        for memory, lanes, offsets in locate(mask, total, False):
+            view = memory.views[width]
+            index = offsets >> offsets.dtype.type(shift)
+            values = [view[index if i == 0 else index + offsets.dtype.type(i)]
+                      for i in range(count)]  # fmt: skip
+            for target, value in zip(targets, values, strict=True):
+                value = value if kind is None else value.view(kind)
+                if lanes is None:
+                    np.copyto(target, value, casting="unsafe")
+                else:
+                    target[lanes] = value
+
+    return code
+
+
+def _uniform(decoder: Decoder, instr: Instr, operand: Operand) -> int | None:
+    """The offset of a kernel parameter that is named directly; None for other addresses."""
+    base = operand.items[0]
+    if base.kind == "imm" or decoder.register(base.name, instr.scope) is not None:
+        return None
+    space, at = decoder.symbol(base.name, instr.scope)
+    return at + operand.value if space == "param" else None
+
+
+def _load_uniform(decoder: Decoder, targets: list[Array], offset: int, ty: str) -> Code:
+    """Load kernel parameters: the same value for every thread."""
+    width = TYPE_BYTES[ty]
+    if offset < 0 or offset + width * len(targets) > decoder.param.size:
+        raise Unsupported("a load outside the kernel's parameters")
+    kind = np.dtype(f"{'int' if ty[0] == 's' else 'uint'}{8 * width}")
+    pieces = [
+        decoder.param.bytes[offset + i * width : offset + (i + 1) * width].view(kind)
+        for i in range(len(targets))
+    ]
+
+    def code(mask: Mask) -> None:
+        for target, piece in zip(targets, pieces, strict=True):
+            store(target, piece, mask)
+
+    return code
+
+
+@rule("st")
+def st(decoder: Decoder, instr: Instr) -> Code:
+    """Store one value or a vector."""
+    ty, count = raw(instr.type), vector_length(instr)
+    if ty == "b128":
+        raise Unsupported("128-bit scalar stores")
+    a, b = instr.operands[:2]
+    ty = "b" + ty[1:]
+    parts = b.items if b.kind == "vec" else (b,)
+    sources = [decoder.src(o, ty, instr.scope) for o in parts]
+    locate = locator(decoder, a, space_of(instr), instr.scope)
+    width = TYPE_BYTES[ty]
+    shift, total = width.bit_length() - 1, width * count
+
+    def code(mask: Mask) -> None:
+        for memory, lanes, offsets in locate(mask, total, True):
+            view = memory.views[width]
+            index = offsets >> offsets.dtype.type(shift)
+            for i, source in enumerate(sources):
+                where = index if i == 0 else index + offsets.dtype.type(i)
+                view[where] = source if lanes is None else source[lanes]
+
+    return code
+
+
+@rule("prefetch", "prefetchu", "applypriority", "discard")
+def prefetch(decoder: Decoder, instr: Instr) -> Code:
+    """A hint; the address is not checked, as the hardware ignores bad ones."""
+    return lambda mask: None
+
+
+@rule("createpolicy")
+def createpolicy(decoder: Decoder, instr: Instr) -> Code:
+    """A cache policy: a value that only cache hints read."""
+    target = decoder.dst(instr.operands[0], "b64", instr.scope)
+    policy = decoder.constant(0x1000000000000000, np.uint64)
+    return assign(target, lambda: policy)

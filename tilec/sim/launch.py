@@ -1,0 +1,218 @@
+"""Runs a kernel over a grid: arguments into simulated memory, CTAs in turn, results back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilec.sim.decode import Decoder
+from tilec.sim.errors import SimError
+from tilec.sim.memory import Allocation, host_bytes, place
+from tilec.sim.parser import parse
+from tilec.sim.ptx import TYPE_BYTES, Kernel, Module, Variable
+
+Array = np.ndarray[Any, Any]
+MAX_STEPS = 2_000_000
+
+
+def run(
+    ptx: str | Module,
+    kernel: str,
+    args: Sequence[Any],
+    grid: tuple[int, int, int],
+    block: int | None = None,
+    shared_bytes: int = 0,
+    seed: int | None = None,
+    max_steps: int = MAX_STEPS,
+    on_print: Callable[[str], None] | None = None,
+) -> None:
+    """Run one kernel over `grid`, changing array arguments in place.
+
+    `args` holds numpy arrays for pointers (contiguous or views: the kernel gets the address of the
+    first element, in an allocation that covers the view's base buffer), numbers for scalars, bytes
+    for by-value structs, None for a null pointer. `block` is the number of threads, by default what
+    `.reqntid` says; `shared_bytes` is dynamic shared memory. With a `seed` CTAs run in random
+    order, warps and atomics too; without, in order. `max_steps` bounds the jumps of one CTA.
+    `on_print` gets the text of each printf.
+    Raises SimError for a bad argument, for PTX that cannot be read, and for what a GPU would not
+    let pass: bad addresses, deadlock, traps, failed assertions.
+    """
+    module = parse(ptx) if isinstance(ptx, str) else ptx
+    if kernel not in module.kernels:
+        names = ", ".join(sorted(module.kernels)) or "none"
+        raise SimError(f"no kernel '{kernel}' in this PTX; it has: {names}")
+    entry = module.kernels[kernel]
+    threads = _threads(entry, block)
+    with np.errstate(all="ignore"):
+        decoder = _decoder(module, entry, threads)
+        decoder.on_print = on_print or _print
+        allocations = _bind(decoder, entry, args)
+        _run_grid(decoder, entry, grid, threads, shared_bytes, seed, max_steps)
+        _write_back(decoder, allocations)
+
+
+def unsupported(ptx: str | Module) -> list[SimError]:
+    """Every instruction of the text that would raise when executed, each with its line."""
+    module = parse(ptx) if isinstance(ptx, str) else ptx
+    found = []
+    for kernel in module.kernels.values():
+        with np.errstate(all="ignore"):
+            found += Decoder(module, kernel, 32).unsupported
+    return found
+
+
+def _print(text: str) -> None:
+    print(text, end="")
+
+
+def _threads(kernel: Kernel, block: int | None) -> int:
+    required = None
+    if kernel.reqntid is not None:
+        x, y, z = kernel.reqntid
+        required = x * y * z
+    if block is None:
+        if required is None:
+            raise SimError(f"kernel '{kernel.name}' has no .reqntid: give block=")
+        return required
+    if required is not None and block != required:
+        raise SimError(f"block={block}, but kernel '{kernel.name}' has .reqntid {required}")
+    if not 1 <= block <= 1024:
+        raise SimError(f"block={block}: a CTA has 1 to 1024 threads")
+    return block
+
+
+def _decoder(module: Module, kernel: Kernel, threads: int) -> Decoder:
+    """The decoded kernel, kept with its module so that repeated launches decode once."""
+    key = (kernel.name, threads)
+    decoder = module.decoded.get(key)
+    if decoder is None:
+        decoder = module.decoded[key] = Decoder(module, kernel, threads)
+    return decoder
+
+
+def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any]) -> list[Allocation]:
+    """Write parameters and copy array arguments into the arena; returns their allocations."""
+    if len(args) != len(kernel.params):
+        raise SimError(
+            f"kernel '{kernel.name}' takes {len(kernel.params)} arguments, {len(args)} given"
+        )
+    arena = decoder.arena
+    arena.truncate(decoder.module_allocations)
+    arrays = [
+        (f"argument {i}", a) for i, a in enumerate(args)
+        if isinstance(a, np.ndarray) and kernel.params[i].size == 8
+    ]  # fmt: skip
+    placed = place(arena, arrays)
+    arena.build()
+    decoder.initialise()
+    addresses = iter(placed)
+    for i, (variable, value) in enumerate(zip(kernel.params, args, strict=True)):
+        if isinstance(value, np.ndarray) and variable.size == 8:
+            value = next(addresses)[1]
+        data = encode_parameter(variable, value, i)
+        start = decoder.param_offsets[variable.name]
+        decoder.param.bytes[start : start + variable.size] = np.frombuffer(data, np.uint8)
+    unique = {a.start: a for a, _ in placed}
+    for allocation in unique.values():
+        arena.slice(allocation)[:] = host_bytes(allocation.host, allocation.size)
+    return list(unique.values())
+
+
+def encode_parameter(variable: Variable, value: Any, number: int) -> bytes:
+    """The bytes of one parameter; SimError where the value does not fit its type."""
+    ty, size = variable.type, variable.size
+    if size != TYPE_BYTES[ty]:
+        data = value.tobytes() if isinstance(value, np.ndarray) else bytes(value)
+        if len(data) != size:
+            raise SimError(f"argument {number}: {len(data)} bytes for a parameter of {size}")
+        return data
+    if value is None:
+        value = 0
+    if ty in ("f16", "f32", "f64"):
+        kind = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[ty]
+        return kind(value).tobytes()
+    if isinstance(value, float | np.floating) or (
+        isinstance(value, np.generic) and value.dtype.kind not in "iub"
+    ):
+        return _float_bits(value, size, number)
+    try:
+        whole = int(value)
+    except (TypeError, ValueError):
+        raise SimError(
+            f"argument {number}: a {type(value).__name__} for a parameter of type .{ty}"
+        ) from None
+    if not -(1 << (8 * size - 1)) <= whole < 1 << 8 * size:
+        raise SimError(f"argument {number}: {whole} does not fit a parameter of type .{ty}")
+    return (whole & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+
+
+def _float_bits(value: Any, size: int, number: int) -> bytes:
+    """A float for a parameter declared by its bits: numpy scalars of that size keep their type."""
+    if isinstance(value, np.generic) and value.dtype.itemsize == size:
+        return value.tobytes()
+    kind = {2: np.float16, 4: np.float32, 8: np.float64}.get(size)
+    if kind is None:
+        raise SimError(f"argument {number}: a float for a parameter of {size} bytes")
+    return kind(value).tobytes()
+
+
+def _run_grid(
+    decoder: Decoder,
+    kernel: Kernel,
+    grid: tuple[int, int, int],
+    threads: int,
+    shared_bytes: int,
+    seed: int | None,
+    max_steps: int,
+) -> None:
+    machine = decoder.machine
+    machine.rng = np.random.default_rng(0 if seed is None else seed)
+    machine.stripes = 1 if seed is None else min(2, machine.warps)
+    machine.max_steps = max_steps
+    shape = kernel.reqntid or (threads, 1, 1)
+    _set_thread_ids(decoder, shape, grid, shared_bytes)
+    ctas = list(itertools.product(*(range(extent) for extent in reversed(grid))))
+    if seed is not None:
+        machine.rng.shuffle(ctas)
+    for z, y, x in ctas:
+        for axis, value in zip("xyz", (x, y, z), strict=True):
+            decoder.specials[f"%ctaid.{axis}"][:] = value
+            decoder.specials[f"%clusterid.{axis}"][:] = value
+        decoder.shared.resize(decoder.static_shared + shared_bytes)
+        decoder.local.bytes[:] = 0xFF
+        decoder.clear_registers()
+        machine.reset()
+        try:
+            machine.run(decoder.code, decoder.where)
+        except SimError as error:
+            raise SimError(
+                f"{kernel.name}, CTA ({x}, {y}, {z}): {error.message}", ptx_line=error.ptx_line,
+                ptx_text=error.ptx_text, file=error.file, line=error.line,
+            ) from None  # fmt: skip
+
+
+def _set_thread_ids(
+    decoder: Decoder, shape: tuple[int, int, int], grid: tuple[int, int, int], shared_bytes: int
+) -> None:
+    lanes = np.arange(decoder.lanes, dtype=np.uint32)
+    x, y, z = (np.uint32(extent) for extent in shape)
+    specials = decoder.specials
+    specials["%tid.x"][:] = lanes % x
+    specials["%tid.y"][:] = lanes // x % y
+    specials["%tid.z"][:] = lanes // (x * y) % z
+    for axis, size, count in zip("xyz", shape, grid, strict=True):
+        specials[f"%ntid.{axis}"][:] = size
+        specials[f"%nctaid.{axis}"][:] = count
+        specials[f"%nclusterid.{axis}"][:] = count
+    specials["%dynamic_smem_size"][:] = shared_bytes
+    specials["%total_smem_size"][:] = shared_bytes + decoder.static_shared
+
+
+def _write_back(decoder: Decoder, allocations: list[Allocation]) -> None:
+    """Copy every argument buffer back to the host."""
+    for allocation in allocations:
+        if allocation.writable and allocation.size:
+            host_bytes(allocation.host, allocation.size)[:] = decoder.arena.slice(allocation)

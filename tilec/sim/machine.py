@@ -1,0 +1,300 @@
+"""The state of one running CTA: which threads stand where, barriers, and who waits for whom.
+
+Threads that stand at the same instruction run as one group, whatever warps they belong to. The
+group at the earliest instruction runs first, so that diverged threads meet again; barriers and
+warp-synchronous instructions hold threads until those they name have arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilec.sim.errors import Fault, SimError, Unsupported
+from tilec.sim.ptx import Instr, align_up
+
+Array = np.ndarray[Any, Any]
+Mask = Array | None
+"""Active threads; None means every lane."""
+Moves = list[tuple[int, Mask]]
+"""Where threads go next: (instruction index, threads)."""
+Code = Callable[[Mask], "int | Moves | None"]
+
+_FAIR = 4096  # blocks that one group may run while others could
+_NOWHERE = 1 << 60
+
+
+@dataclass(slots=True)
+class Barrier:
+    """One CTA barrier: who arrived, who waits, and how many threads it expects (None: all)."""
+
+    arrived: Array
+    expected: int | None = None
+    waiting: list[tuple[int, Array, Callable[[Array], None] | None]] = field(default_factory=list)
+
+
+class Machine:
+    """Scheduling state for a CTA of `threads` threads, in lanes padded to whole warps."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.lanes = align_up(threads, 32)
+        self.warps = self.lanes // 32
+        self.lane = np.arange(self.lanes, dtype=np.uint32) % np.uint32(32)
+        self.warp = np.arange(self.lanes) // 32
+        self.ones = np.ones(self.lanes, bool)
+        self.rng = np.random.default_rng(0)
+        self.stripes = 1
+        self.max_steps = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the previous CTA."""
+        self.live = np.arange(self.lanes) < self.threads
+        self.pending: dict[tuple[int, int], Array] = {}
+        self.blocked: dict[int, Array] = {}
+        self.barriers: dict[int, Barrier] = {}
+        self.low = _NOWHERE
+        self.budget = _FAIR
+        self.steps = 0
+        order = self.rng.permutation(self.warps) if self.stripes > 1 else np.arange(self.warps)
+        self.stripe = (order % self.stripes)[self.warp]
+
+    def run(self, code: Sequence[Code], where: Sequence[Instr | None]) -> None:
+        """Run every thread to its exit.
+
+        Raises SimError with the position of the instruction that failed.
+        """
+        self.add(0, self.live.copy())
+        pc = 0
+        try:
+            while (picked := self.pick(where)) is not None:
+                pc, mask = picked
+                while True:
+                    result = code[pc](mask)
+                    if result is None:
+                        pc += 1
+                    elif result.__class__ is int:
+                        pc = result  # type: ignore[assignment]
+                        self.steps += 1
+                        if self.steps > self.max_steps:
+                            raise Fault(
+                                f"more than {self.max_steps} jumps in one CTA: an endless loop, or "
+                                "a wait for another CTA (CTAs run one after another)"
+                            )
+                    else:
+                        for target, threads in result:  # type: ignore[union-attr]
+                            self.add(target, threads)
+                        break
+        except (Fault, Unsupported) as error:
+            raise self.located(error, where[pc]) from None
+
+    def located(self, error: Fault | Unsupported, instr: Instr | None) -> SimError:
+        """The fault as an error with thread and position."""
+        message = str(error)
+        if isinstance(error, Fault) and error.thread is not None:
+            message = f"thread {error.thread} (warp {error.thread // 32}): {message}"
+        return positioned(message, instr)
+
+    def full(self, mask: Mask) -> Array:
+        """A mask as an array."""
+        return self.ones if mask is None else mask
+
+    def add(self, pc: int, mask: Mask) -> None:
+        """Threads `mask` stand before instruction `pc` and can run."""
+        threads = self.full(mask)
+        for stripe in range(self.stripes):
+            part = threads if self.stripes == 1 else threads & (self.stripe == stripe)
+            if not np.count_nonzero(part):
+                continue
+            there = self.pending.get((stripe, pc))
+            self.pending[stripe, pc] = part if there is None else there | part
+
+    def pick(self, where: Sequence[Instr | None]) -> tuple[int, Mask] | None:
+        """Take the group to run next; None when every thread has exited."""
+        pending = self.pending
+        if not pending:
+            if np.count_nonzero(self.live):
+                raise self.deadlock(where)
+            return None
+        if self.stripes == 1:
+            key = min(pending) if self.budget > 0 else max(pending)
+            mask: Mask = pending.pop(key)
+            self.low = min(pending)[1] if pending else _NOWHERE
+            self.budget = _FAIR
+        else:
+            stripe = int(self.rng.choice(sorted({s for s, _ in pending})))
+            mine = [k for k in pending if k[0] == stripe]
+            key = min(mine) if self.rng.random() < 0.98 else max(mine)
+            mask = pending.pop(key)
+            self.low = -1
+        if np.count_nonzero(mask) == self.lanes:
+            mask = None
+        return key[1], mask
+
+    def join(self, pc: int) -> Code:
+        """The code at a block's start: let others catch up where they stand before it."""
+
+        def code(mask: Mask) -> Moves | None:
+            if pc < self.low and self.budget > 0:
+                self.budget -= 1
+                if self.low == _NOWHERE:
+                    self.budget = _FAIR
+                return None
+            return [(pc + 1, mask)] if self.low < _NOWHERE else None
+
+        return code
+
+    def retire(self, mask: Mask) -> Moves:
+        """Threads exit; those who waited for them are tried again."""
+        self.live = self.live & ~self.full(mask)
+        moves: Moves = [(pc, threads) for pc, threads in self.blocked.items()]
+        self.blocked.clear()
+        for barrier in list(self.barriers.values()):
+            moves += self.released(barrier)
+        return moves
+
+    def warp_bits(self, mask: Array) -> Array:
+        """The mask as one uint32 per warp, lane 0 the lowest bit."""
+        packed = np.packbits(mask.reshape(self.warps, 32), axis=1, bitorder="little")
+        return packed.view(np.uint32).reshape(self.warps)
+
+    def gate(self, pc: int, mask: Mask, members: Array | None) -> Array:
+        """Threads of `mask` (and those waiting at `pc`) whose `members` have all arrived.
+
+        `members` is a uint32 lane mask per thread, None for every live lane of the warp. The others
+        stay blocked at `pc`.
+        """
+        threads = self.full(mask)
+        if pc in self.blocked:
+            threads = threads | self.blocked.pop(pc)
+        alive = self.warp_bits(self.live)[self.warp]
+        here = self.warp_bits(threads)[self.warp]
+        needed = alive if members is None else members & alive
+        if members is not None:
+            outside = threads & (((members >> self.lane) & np.uint32(1)) == 0)
+            if np.count_nonzero(outside):
+                thread = int(np.flatnonzero(outside)[0])
+                raise Fault(
+                    f"executes a warp instruction whose member mask {int(members[thread]):#010x} "
+                    "does not hold its own lane",
+                    thread,
+                )
+        ready = threads & ((needed & ~here) == 0)
+        waiting = threads & ~ready
+        if np.count_nonzero(waiting):
+            self.blocked[pc] = waiting
+        return ready
+
+    def arrive(
+        self,
+        number: int,
+        mask: Array,
+        expected: int | None,
+        wait_at: int | None,
+        finish: Callable[[Array], None] | None = None,
+    ) -> Moves:
+        """Threads arrive at barrier `number`; with `wait_at` they wait there until it completes.
+
+        `finish` is called with all threads that arrived, before any of them goes on.
+        """
+        barrier = self.barriers.get(number)
+        if barrier is None:
+            barrier = self.barriers[number] = Barrier(np.zeros(self.lanes, bool), expected)
+        if barrier.expected != expected:
+            raise Fault(
+                f"barrier {number} is used with {expected or 'all'} threads while it already "
+                f"waits for {barrier.expected or 'all'}",
+                int(np.flatnonzero(mask)[0]),
+            )
+        twice = barrier.arrived & mask
+        if np.count_nonzero(twice):
+            raise Fault(
+                f"arrives again at barrier {number}, which it has not left",
+                int(np.flatnonzero(twice)[0]),
+            )
+        barrier.arrived = barrier.arrived | mask
+        if wait_at is not None:
+            barrier.waiting.append((wait_at, mask, finish))
+        return self.released(barrier)
+
+    def arrived(self, barrier: Barrier) -> int:
+        """Threads counted so far: 32 for each warp whose live lanes have all arrived."""
+        missing = self.warp_bits(self.live & ~barrier.arrived)
+        return 32 * int(np.count_nonzero((self.warp_bits(barrier.arrived) != 0) & (missing == 0)))
+
+    def released(self, barrier: Barrier) -> Moves:
+        """Complete the barrier when enough threads are there; the moves of those who waited."""
+        if barrier.expected is None:
+            if np.count_nonzero(self.live & ~barrier.arrived):
+                return []
+        else:
+            count = self.arrived(barrier)
+            if count > barrier.expected:
+                raise Fault(f"{count} threads arrive at a barrier for {barrier.expected}")
+            if count < barrier.expected:
+                return []
+        for number, other in list(self.barriers.items()):
+            if other is barrier:
+                del self.barriers[number]
+        for _, _, finish in barrier.waiting:
+            if finish is not None:
+                finish(barrier.arrived)
+        return [(at + 1, mask) for at, mask, _ in barrier.waiting]
+
+    def deadlock(self, where: Sequence[Instr | None]) -> SimError:
+        """Nothing can run, but threads have not exited: say who waits where."""
+        lines, first = [], None
+        for number, barrier in sorted(self.barriers.items()):
+            needs = barrier.expected or f"all {int(np.count_nonzero(self.live))} live"
+            for pc, mask, _ in barrier.waiting:
+                first = first or where[pc]
+                lines.append(
+                    f"{self.describe(mask)} at barrier {number} ({place_of(where[pc])}), which "
+                    f"needs {needs} threads and has {int(np.count_nonzero(barrier.arrived))}"
+                )
+        for pc, mask in sorted(self.blocked.items()):
+            instr = where[pc]
+            first = first or instr
+            aligned = instr is not None and instr.op in ("bar", "barrier")
+            reason = "diverged at a barrier that whole warps must reach together" if aligned else (
+                "for lanes of their member mask that never come"
+            )  # fmt: skip
+            lines.append(f"{self.describe(mask)} {reason} ({place_of(instr)})")
+        exited = int(self.threads - np.count_nonzero(self.live))
+        if exited:
+            lines.append(f"{exited} threads have exited")
+        return positioned("deadlock: threads wait\n  " + "\n  ".join(lines), first)
+
+    def describe(self, mask: Array) -> str:
+        """Threads as text: whole warps by number, partial ones with their lanes."""
+        whole, parts = [], []
+        bits, alive = self.warp_bits(mask), self.warp_bits(self.live)
+        for warp in np.flatnonzero(bits):
+            if bits[warp] == alive[warp]:
+                whole.append(str(warp))
+            else:
+                parts.append(f"warp {warp} lanes {int(bits[warp]):#010x}")
+        if whole:
+            parts.insert(0, f"warp{'s' if len(whole) > 1 else ''} {', '.join(whole)}")
+        return "; ".join(parts)
+
+
+def place_of(instr: Instr | None) -> str:
+    """A short position for messages that name several."""
+    if instr is None:
+        return "end of the kernel"
+    source = f"{instr.loc.file}:{instr.loc.line}, " if instr.loc else ""
+    return f"{source}PTX line {instr.line}: {instr.text.strip()}"
+
+
+def positioned(message: str, instr: Instr | None) -> SimError:
+    """A SimError at the instruction."""
+    if instr is None:
+        return SimError(message)
+    file, line = (instr.loc.file, instr.loc.line) if instr.loc else (None, None)
+    text = " ".join(instr.text.split())
+    return SimError(message, ptx_line=instr.line, ptx_text=text, file=file, line=line)

@@ -1,0 +1,378 @@
+"""Reads PTX text into a Module. One pass over statements; operands are parsed once per spelling."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from tilec.sim.errors import SimError
+from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Loc, Module, Operand, Scope, Variable, align_up
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"", re.S)
+_LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
+_INSTR = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-z][\w]*)((?:[.:][\w:]+)*)\s*(.*)\Z", re.S)
+_LINE_DIRECTIVE = re.compile(r"\.(loc|file)\b([^\n]*)")
+_LOC = re.compile(r"\s*(\d+)\s+(\d+)\s+(\d+)")
+_FILE = re.compile(r"\s*(\d+)\s+\"([^\"]*)\"")
+_REG = re.compile(r"\s*([\w$%]+)\s*(?:<(\d+)>)?\s*")
+_HEADER = re.compile(
+    r"(?P<quals>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<kind>entry|func)\b\s*"
+    r"(?P<attr>\.noreturn\s+)?(?:\((?P<ret>[^)]*)\)\s*)?(?P<name>[\w$]+)\s*"
+    r"(?:\((?P<params>[^)]*)\))?(?P<rest>[^{;]*)(?P<end>[{;])"
+)
+_VARIABLE = re.compile(
+    r"(?P<quals>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<space>global|const|shared|local|param)"
+    r"\b(?P<mods>(?:\s+\.(?:align\s+\d+|ptr|attribute\s*\([^)]*\)|[a-z]\w*))*)"
+    r"\s+(?P<name>[\w$%]+)\s*(?:<(?P<range>\d+)>)?(?P<dims>(?:\s*\[\d*\])*)\s*(?:=\s*(?P<init>.*))?\Z",
+    re.S,
+)
+_ADDRESS = re.compile(r"\[\s*([\w$%.]+)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*(.*?)\s*)?\]\Z", re.S)
+_INT = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?\Z")
+
+
+def parse(text: str) -> Module:
+    """Parse a PTX text.
+
+    Raises SimError naming the line where the text is not PTX. Unknown instructions are kept; they
+    raise when they are executed.
+    """
+    return _Reader(text).module_()
+
+
+class _Reader:
+    """A cursor over the text, comments blanked so that positions still count lines."""
+
+    def __init__(self, text: str) -> None:
+        self.text = _COMMENT.sub(_blank, text)
+        self.pos = 0
+        self.line = 1
+        self.counted = 0
+        self.module = Module(text)
+        self.loc: Loc | None = None
+
+    def line_at(self, pos: int) -> int:
+        """The line of `pos`; positions are asked in rising order, so each newline counts once."""
+        if pos >= self.counted:
+            self.line += self.text.count("\n", self.counted, pos)
+            self.counted = pos
+            return self.line
+        return self.text.count("\n", 0, pos) + 1
+
+    def fail(self, message: str, pos: int | None = None) -> SimError:
+        pos = self.pos if pos is None else pos
+        end = self.text.find("\n", pos)
+        snippet = self.text[pos : end if end >= 0 else None].strip()
+        return SimError(message, ptx_line=self.line_at(pos), ptx_text=snippet)
+
+    def skip(self) -> bool:
+        """Move over white space; False at the end of the text."""
+        text, pos, end = self.text, self.pos, len(self.text)
+        while pos < end and text[pos].isspace():
+            pos += 1
+        self.pos = pos
+        return pos < end
+
+    def upto(self, stop: str) -> str:
+        """The text before the next `stop`, which is passed over."""
+        end = self.text.find(stop, self.pos)
+        if end < 0:
+            raise self.fail(f"expected '{stop}' before the end of the text")
+        found = self.text[self.pos : end]
+        self.pos = end + 1
+        return found
+
+    def module_(self) -> Module:
+        module = self.module
+        while self.skip():
+            if self.line_directive():
+                continue
+            start = self.pos
+            if match := _HEADER.match(self.text, self.pos):
+                self.pos = match.end()
+                self.function(match)
+                continue
+            word = self.text[start : start + 16].split(None, 1)[0]
+            if word == ".version":
+                module.version = self.upto("\n").split()[1]
+            elif word == ".target":
+                module.target = self.upto("\n").split()[1].rstrip(",")
+            elif word == ".address_size":
+                self.upto("\n")
+            elif word == ".section":
+                self.upto("}")
+            elif word.startswith("."):
+                self.variable(self.upto(";"), module.scope, start)
+            else:
+                raise self.fail(f"expected a directive, found '{word}'")
+        for kernel in (*module.kernels.values(), *module.functions.values()):
+            kernel.files = module.files
+        _count_shared(module)
+        return module
+
+    def line_directive(self) -> bool:
+        """Consume `.loc` or `.file`, which end with their line and have no semicolon."""
+        match = _LINE_DIRECTIVE.match(self.text, self.pos)
+        if match is None:
+            return False
+        rest = match.group(2)
+        if match.group(1) == "loc":
+            if numbers := _LOC.match(rest):
+                index, line, column = map(int, numbers.groups())
+                self.loc = Loc(self.module.files.get(index, f"<file {index}>"), line, column)
+        elif named := _FILE.match(rest):
+            self.module.files[int(named.group(1))] = named.group(2)
+        self.pos = match.end()
+        return True
+
+    def function(self, match: re.Match[str]) -> None:
+        """Read an .entry or .func whose header has matched up to its `{` or `;`."""
+        scope = Scope(self.module.scope)
+        params = self.params(match["params"], scope, match.start())
+        returns = self.params(match["ret"], scope, match.start())
+        entry = match["kind"] == "entry"
+        kernel = Kernel(match["name"], params, returns, scope, entry)
+        if found := re.search(r"\.reqntid\s+([\d,\s]+)", match["rest"]):
+            sizes = [int(x) for x in found.group(1).replace(",", " ").split()]
+            x, y, z = (sizes + [1, 1])[:3]
+            kernel.reqntid = (x, y, z)
+        if match["end"] == ";":
+            return
+        self.body(kernel)
+        (self.module.kernels if entry else self.module.functions)[kernel.name] = kernel
+
+    def params(self, text: str | None, scope: Scope, pos: int) -> list[Variable]:
+        if not text or not text.strip():
+            return []
+        return [self.variable(part, scope, pos) for part in text.split(",")]
+
+    def body(self, kernel: Kernel) -> None:
+        """Statements up to the `}` that closes the function."""
+        scope, stack = Scope(kernel.scope), []
+        kernel.scope, outer = scope, kernel.scope
+        scope.variables.update(outer.variables)
+        self.loc = None
+        text = self.text
+        while self.skip():
+            char = text[self.pos]
+            if char == "{":
+                stack.append(scope)
+                scope = Scope(scope)
+                self.pos += 1
+            elif char == "}":
+                self.pos += 1
+                if not stack:
+                    return
+                scope = stack.pop()
+            elif char == "." and self.line_directive():
+                continue
+            elif match := _LABEL.match(text, self.pos):
+                scope.labels[match.group(1)] = len(kernel.instrs)
+                self.pos = match.end()
+                self.skip()
+                if text.startswith((".branchtargets", ".callprototype", ".calltargets"), self.pos):
+                    names = self.upto(";").split(None, 1)
+                    targets = names[1] if len(names) > 1 else ""
+                    scope.tables[match.group(1)] = tuple(t.strip() for t in targets.split(","))
+            else:
+                start = self.pos
+                self.statement(kernel, scope, start, self.upto(";"))
+        raise self.fail(f"kernel {kernel.name} has no closing brace")
+
+    def statement(self, kernel: Kernel, scope: Scope, start: int, text: str) -> None:
+        """One instruction or declaration; `text` is without its semicolon."""
+        if text.startswith(".reg"):
+            self.registers(text, scope, start)
+        elif text.startswith(".pragma"):
+            return
+        elif text.startswith("."):
+            self.variable(text, scope, start)
+        elif text:
+            match = _INSTR.match(text)
+            if match is None:
+                raise self.fail(f"not an instruction: '{text.strip()}'", start)
+            negated, guard, op, mods, rest = match.groups()
+            try:
+                operands = _operands(rest.strip())
+            except ValueError as error:
+                raise self.fail(str(error), start) from None
+            kernel.instrs.append(
+                Instr(
+                    self.line_at(start), text + ";", op, _modifiers(mods), operands, scope, guard,
+                    bool(negated), self.loc,
+                )
+            )  # fmt: skip
+
+    def registers(self, text: str, scope: Scope, pos: int) -> None:
+        words = text.split(None, 2)
+        if len(words) < 3 or words[1][1:] not in TYPE_BYTES:
+            raise self.fail(f"not a register declaration: '{text.strip()}'", pos)
+        for item in words[2].split(","):
+            match = _REG.fullmatch(item)
+            if match is None:
+                raise self.fail(f"not a register name: '{item.strip()}'", pos)
+            name, count = match.groups()
+            if count is None:
+                scope.regs[name] = words[1][1:]
+            else:
+                scope.ranges[name] = (int(count), words[1][1:])
+
+    def variable(self, text: str, scope: Scope, pos: int) -> Variable:
+        match = _VARIABLE.match(text.strip())
+        if match is None:
+            raise self.fail(f"not a declaration that the simulator knows: '{text.strip()}'", pos)
+        align, count, kind = 0, 1, "b8"
+        mods = match["mods"]
+        if aligned := re.search(r"\.align\s+(\d+)", mods):
+            align = int(aligned.group(1))
+        for word in re.findall(r"\.([a-z]\w*)", mods):
+            if word in TYPE_BYTES:
+                kind = word
+            elif word in ("v2", "v4"):
+                count = int(word[1])
+        pointer = ".ptr" in mods
+        size = TYPE_BYTES[kind] * count
+        for extent in re.findall(r"\[(\d*)\]", match["dims"]):
+            size *= int(extent or 0)
+        if pointer or not align:
+            align = TYPE_BYTES[kind] * count
+        init = _initialiser(match["init"]) if match["init"] else ()
+        if match["dims"].strip().startswith("[]") and init:
+            size = len(init) * TYPE_BYTES[kind]
+        extern = "extern" in match["quals"]
+        variable = Variable(match["name"], match["space"], kind, size, align, init, extern)
+        scope.variables[variable.name] = variable
+        return variable
+
+
+def _blank(match: re.Match[str]) -> str:
+    """Comments become white space of as many lines; strings stay."""
+    text = match.group()
+    return text if text[0] == '"' else " " + "\n" * text.count("\n")
+
+
+@lru_cache(maxsize=4096)
+def _modifiers(text: str) -> tuple[str, ...]:
+    return tuple(text[1:].split(".")) if text else ()
+
+
+@lru_cache(maxsize=65536)
+def _operands(text: str) -> tuple[Operand, ...]:
+    return tuple(_operand(part) for part in _split(text)) if text else ()
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas that stand outside brackets."""
+    if "{" not in text and "[" not in text and "(" not in text:
+        return [part.strip() for part in text.split(",")]
+    parts, depth, start = [], 0, 0
+    for i, char in enumerate(text):
+        if char in "{[(":
+            depth += 1
+        elif char in "}])":
+            depth -= 1
+        elif char == "," and depth == 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    parts.append(text[start:].strip())
+    return parts
+
+
+@lru_cache(maxsize=65536)
+def _operand(text: str) -> Operand:
+    """Parse one operand; ValueError where it has no meaning."""
+    if not text:
+        raise ValueError("an operand is missing")
+    first = text[0]
+    if first == "{":
+        return Operand("vec", items=_operands(text[1:-1].strip()))
+    if first == "(":
+        return Operand("list", items=_operands(text[1:-1].strip()))
+    if first == "[":
+        match = _ADDRESS.match(text)
+        if match is None:
+            raise ValueError(f"not an address: '{text}'")
+        base, offset, extra = match.groups()
+        items = (_operand(base), *(_operands(extra) if extra else ()))
+        return Operand("addr", value=_integer(offset) if offset else 0, items=items)
+    if text == "_":
+        return Operand("sink")
+    if first == "!":
+        return _operand(text[1:].strip())._replace(negated=True)
+    if "|" in text:
+        left, right = text.split("|")
+        return Operand("pair", items=(_operand(left.strip()), _operand(right.strip())))
+    if text[:2] in ("0f", "0F") and len(text) == 10:
+        return Operand("f32", value=int(text[2:], 16))
+    if text[:2] in ("0d", "0D") and len(text) == 18:
+        return Operand("f64", value=int(text[2:], 16))
+    if first.isdigit() or first == "-":
+        return _literal(text)
+    if first == '"':
+        return Operand("str", text[1:-1])
+    if "+" in text:
+        name, offset = text.split("+")
+        return Operand("sym", name.strip(), _integer(offset.strip()))
+    return Operand("reg", text)
+
+
+def _literal(text: str) -> Operand:
+    if _INT.match(text):
+        return Operand("imm", value=_integer(text))
+    try:
+        return Operand("float", name=repr(float(text)))
+    except ValueError:
+        raise ValueError(f"not a constant: '{text}'") from None
+
+
+def _integer(text: str) -> int:
+    """A PTX integer: decimal, 0x, 0b or 0 for octal, with an optional U."""
+    if not _INT.match(text):
+        raise ValueError(f"not an integer: '{text}'")
+    text = text.rstrip("U")
+    sign, digits = (-1, text[1:]) if text[0] == "-" else (1, text)
+    if len(digits) > 1 and digits[0] == "0" and digits[1].isdigit():
+        return sign * int(digits, 8)
+    return sign * int(digits, 0)
+
+
+def _initialiser(text: str) -> tuple[int | tuple[str, int], ...]:
+    """The element values of `= {...}` or `= x`, floats as bits, symbols as (name, offset)."""
+    values: list[int | tuple[str, int]] = []
+    for item in text.replace("{", " ").replace("}", " ").split(","):
+        item = item.strip()
+        if item.startswith("generic("):
+            item = item[8:].replace(")", "", 1)
+        if not item:
+            continue
+        if item[:2] in ("0f", "0d", "0F", "0D") and len(item) in (10, 18):
+            values.append(int(item[2:], 16))
+        elif item[0].isdigit() or item[0] == "-":
+            values.append(_integer(item))
+        else:
+            name, _, offset = item.partition("+")
+            values.append((name.strip(), _integer(offset.strip()) if offset else 0))
+    return tuple(values)
+
+
+def _count_shared(module: Module) -> None:
+    """Static shared bytes per kernel: its own `.shared` variables and those of the module."""
+    for kernel in module.kernels.values():
+        kernel.shared_bytes = sum_shared(module, kernel)
+
+
+def shared_variables(module: Module, kernel: Kernel) -> list[Variable]:
+    """Every static `.shared` variable that a launch of `kernel` reserves, in layout order."""
+    scopes: dict[int, Scope] = {id(module.scope): module.scope, id(kernel.scope): kernel.scope}
+    for function in (kernel, *module.functions.values()):
+        for instr in function.instrs:
+            scopes.setdefault(id(instr.scope), instr.scope)
+    found = [v for s in scopes.values() for v in s.variables.values() if v.space == "shared"]
+    return [v for v in found if not v.extern]
+
+
+def sum_shared(module: Module, kernel: Kernel) -> int:
+    """Bytes of static shared memory with alignment gaps."""
+    size = 0
+    for variable in shared_variables(module, kernel):
+        size = align_up(size, variable.align) + variable.size
+    return size

@@ -1,0 +1,118 @@
+"""tilec-compile: compile a kernel of a Python file ahead of time, without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tilec.codegen.cubin import available
+from tilec.errors import TilecError, ToolError, did_you_mean
+from tilec.frontend.function import Function
+from tilec.runtime.aot import compile as compile_kernel
+from tilec.runtime.kernel import CompiledKernel
+from tilec.target import DEFAULT
+
+SUFFIXES = {"tile": "tile.tir", "gpu": "gpu.tir", "lowered": "lowered.tir", "llir": "ll",
+            "ptx": "ptx", "cubin": "cubin"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console entry; exit status 0, or 1 with a message on stderr."""
+    args = _parser().parse_args(argv)
+    try:
+        kernel = _compile(args)
+        written = write(kernel, Path(args.output))
+    except (TilecError, OSError) as e:
+        print(f"tilec-compile: {e}", file=sys.stderr)
+        return 1
+    print("\n".join(str(p) for p in written))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tilec-compile", description=__doc__)
+    parser.add_argument("kernel", metavar="FILE.py:KERNEL")
+    parser.add_argument("--signature", required=True, help=(
+        'types in the order of the parameters, numbers for constexprs: "*fp32:16, *fp32, i32, '
+        '1024"; or by name: "x_ptr=*fp32, n=i32, BLOCK=1024"'))
+    parser.add_argument("--target", default=DEFAULT)
+    parser.add_argument("--num-warps", type=int, default=4)
+    parser.add_argument("--num-stages", type=int, default=3)
+    parser.add_argument("-o", "--output", required=True, metavar="DIR")
+    return parser
+
+
+def _compile(args: argparse.Namespace) -> CompiledKernel:
+    file, _, name = args.kernel.rpartition(":")
+    if not file:
+        raise ToolError(f"`{args.kernel}` names no kernel", None, "write it as FILE.py:KERNEL")
+    fn = load(Path(file), name)
+    signature, constexprs = split_signature(fn, args.signature)
+    return compile_kernel(fn, signature, constexprs, args.target, num_warps=args.num_warps,
+                          num_stages=args.num_stages)
+
+
+def load(path: Path, name: str) -> Function:
+    """The jit function `name` of a Python file, which is executed. Raises ToolError."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ToolError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except TilecError:
+        raise
+    except Exception as e:  # the user's own file may raise anything
+        raise ToolError(f"{path} fails when imported: {type(e).__name__}: {e}") from e
+    found = getattr(module, name, None)
+    if not isinstance(found, Function):
+        kernels = [k for k, v in vars(module).items() if isinstance(v, Function)]
+        raise ToolError(f"{path} has no kernel `{name}`", None, did_you_mean(name, kernels) or
+                        f"it has {', '.join(kernels) or 'none'}")
+    return found
+
+
+def split_signature(fn: Function, text: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Types and constants out of a signature text. Raises ToolError."""
+    parts = [p.strip() for p in text.split(",") if p.strip()]
+    signature: dict[str, str] = {}
+    constexprs: dict[str, Any] = {}
+    names = [p.name for p in fn.params]
+    if len(parts) > len(names):
+        raise ToolError(f"the signature has {len(parts)} entries, `{fn.name}` has "
+                        f"{len(names)} parameters: {', '.join(names)}")
+    for position, part in enumerate(parts):
+        name, equals, value = part.partition("=")
+        name, value = (name.strip(), value.strip()) if equals else (names[position], part)
+        try:
+            constexprs[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            signature[name] = value
+    return signature, constexprs
+
+
+def write(kernel: CompiledKernel, folder: Path) -> list[Path]:
+    """Write every level to `folder`; the paths written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for level, suffix in SUFFIXES.items():
+        if level == "cubin" and not available():
+            continue
+        path = folder / f"{kernel.name}.{suffix}"
+        content = kernel.asm[level]
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content)
+        written.append(path)
+    return written
+
+
+if __name__ == "__main__":
+    sys.exit(main())

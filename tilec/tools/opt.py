@@ -1,0 +1,116 @@
+"""tilec-opt: read textual IR, run passes on it, print what comes out.
+
+    tilec-opt add.tir --passes='canonicalize,unroll' --print-after-all
+
+A line `// -----` splits a file into modules that are treated one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tilec.errors import InternalError, TilecError
+from tilec.ir.core import Module
+from tilec.ir.parser import parse
+from tilec.ir.printer import print_module
+from tilec.ir.verifier import verify
+from tilec.passes.base import Pass, parse_pipeline
+from tilec.target import Target
+
+SEPARATOR = re.compile(r"^// -{5,}[ \t]*$", re.MULTILINE)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; 0 if all went well, 1 after an error in the input, 2 for wrong usage."""
+    try:
+        options = _arguments().parse_args(argv)
+    except SystemExit as e:  # argparse has printed the help or what is wrong
+        return int(e.code or 0)
+    try:
+        passes = parse_pipeline(options.passes)
+        target = Target.parse(options.target).name if options.target else ""
+        text, name = _read(options.file)
+    except TilecError as e:
+        print(e, file=sys.stderr)
+        return 1
+    printed, failed = [], False
+    for piece in split(text):
+        try:
+            printed.append(_process(piece, name, passes, target, options))
+        except TilecError as e:
+            failed = True
+            print(e, file=sys.stderr)
+    if not options.verify_only:
+        sys.stdout.write("// -----\n".join(printed))
+    return int(failed)
+
+
+def split(text: str) -> list[str]:
+    """The modules of a file, each behind as many newlines as keep its line numbers right."""
+    pieces, start = [], 0
+    for match in [*SEPARATOR.finditer(text), None]:
+        end = len(text) if match is None else match.start()
+        pieces.append("\n" * text.count("\n", 0, start) + text[start:end])
+        start = end if match is None else match.end()
+    return pieces
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tilec-opt", description="Run passes on textual IR.")
+    parser.add_argument("file", help="a .tir file, or - for the standard input")
+    parser.add_argument("--passes", default="", metavar="a,b{x=1}",
+                        help="passes in order, with options in braces")
+    parser.add_argument("--print-after-all", action="store_true",
+                        help="print the module after every pass to the standard error")
+    parser.add_argument("--verify-only", action="store_true", help="print nothing if all is well")
+    parser.add_argument("--target", default="", metavar="sm_XX",
+                        help="set the module's target before the first pass")
+    parser.add_argument("--locations", action="store_true", help="print source locations")
+    return parser
+
+
+def _read(file: str) -> tuple[str, str]:
+    if file == "-":
+        return sys.stdin.read(), "<stdin>"
+    try:
+        return Path(file).read_text(encoding="utf-8"), file
+    except (OSError, UnicodeDecodeError) as e:
+        raise TilecError(f"cannot read {file}: {e}") from None
+
+
+def _process(text: str, name: str, passes: Sequence[Pass], target: str,
+             options: argparse.Namespace) -> str:
+    module = parse(text, name)
+    if target:
+        module.attributes["target"] = target
+    verify(module)
+    for p in passes:
+        _run(p, module)
+        if options.print_after_all:
+            print(f"// after {p}\n{print_module(module, options.locations)}", file=sys.stderr)
+    return print_module(module, options.locations)
+
+
+def _run(p: Pass, module: Module) -> None:
+    """One pass, and the verifier after it; a failure that is tilec's own names the pass."""
+    before = print_module(module)
+    try:
+        p.run(module)
+    except TilecError:
+        raise
+    except Exception as e:
+        raise InternalError(f"pass `{p}` failed on\n{before}{type(e).__name__}: {e}", None,
+                            f"run it alone with --passes='{p}'") from e
+    try:
+        verify(module)
+    except TilecError as e:
+        raise InternalError(f"pass `{p}` broke\n{before}{e}", None,
+                            f"run it alone with --passes='{p}'") from e
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""tilec-run: run textual IR of any level, LLVM IR and PTX included, on the CPU."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilec import sim
+from tilec.codegen.llvm import emit_ptx
+from tilec.errors import TilecError, ToolError, did_you_mean
+from tilec.eval.dtypes import dtype_of
+from tilec.interp.run import run as interpret
+from tilec.ir.parser import parse
+from tilec.ir.types import SCALARS
+from tilec.ir.verifier import verify
+from tilec.language.dtypes import from_name
+from tilec.target import DEFAULT, Target
+
+ARG_HELP = """an argument, in order: a number (7, 0.5, true), an array SHAPE:DTYPE[:FILL] such as
+16x64:fp32:0 (FILL: a seed for normally distributed or, for integers, uniform values in -100..100;
+zeros; ones; arange; nan), or @FILE.npy"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console entry; exit status 0, or 1 with a message on stderr."""
+    args = _parser().parse_args(argv)
+    try:
+        arrays = [argument(text) for text in args.arg]
+        before = [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
+        run_file(Path(args.file), args.func, arrays, args.grid, seed=args.seed, target=args.target,
+                 shared=args.shared, threads=args.threads)
+    except (TilecError, OSError) as e:
+        print(f"tilec-run: {e}", file=sys.stderr)
+        return 1
+    for i, (old, new) in enumerate(zip(before, arrays, strict=True)):
+        if isinstance(new, np.ndarray) and (args.all or old.tobytes() != new.tobytes()):
+            print(f"arg {i}: {'x'.join(map(str, new.shape))} {new.dtype}\n{new}")
+    if args.save:
+        np.savez(args.save, **{f"arg{i}": a for i, a in enumerate(arrays)
+                               if isinstance(a, np.ndarray)})
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tilec-run", description=__doc__)
+    parser.add_argument("file", help="a .tir, .ll or .ptx file")
+    parser.add_argument("--func", default="", help="the kernel (default: the only one)")
+    parser.add_argument("--arg", action="append", default=[], metavar="ARG", help=ARG_HELP)
+    parser.add_argument("--grid", default="1", help="programs, such as 8 or 8,2,1")
+    parser.add_argument("--seed", type=int, default=None, help="of the order of programs, warps")
+    parser.add_argument("--shared", type=int, default=None,
+                        help="bytes of dynamic shared memory (.ll, .ptx; default: the most)")
+    parser.add_argument("--threads", type=int, default=None,
+                        help="threads a CTA (.ll, .ptx without .reqntid)")
+    parser.add_argument("--target", default=DEFAULT, help="for .ll")
+    parser.add_argument("--save", metavar="FILE.npz", help="save all arrays")
+    parser.add_argument("--all", action="store_true", help="print arrays that did not change too")
+    return parser
+
+
+def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: int | None = None,
+             target: str = DEFAULT, shared: int | None = None, threads: int | None = None) -> None:
+    """Run one file on `arrays`, in place. Raises TilecError."""
+    extents = _grid(grid)
+    text = path.read_text()
+    if path.suffix == ".tir":
+        module = parse(text, str(path))
+        verify(module)
+        interpret(module, _pick(func, [f.name for f in module.funcs]), arrays, extents, seed)
+        return
+    chosen = Target.parse(target)
+    if path.suffix == ".ll":
+        text = emit_ptx(text, chosen, isolated=True)
+    elif path.suffix != ".ptx":
+        raise ToolError(f"{path}: expected a .tir, .ll or .ptx file")
+    parsed = sim.parse(text)
+    sim.run(parsed, _pick(func, list(parsed.kernels)), arrays, extents, threads,
+            shared_bytes=chosen.max_shared if shared is None else shared, seed=seed)
+
+
+def _pick(func: str, names: list[str]) -> str:
+    if not func and len(names) == 1:
+        return names[0]
+    if func not in names:
+        raise ToolError(f"no kernel `{func}`; the file has {', '.join(names) or 'none'}", None,
+                        did_you_mean(func, names) or "name one with --func")
+    return func
+
+
+def _grid(text: str) -> tuple[int, int, int]:
+    try:
+        parts = tuple(int(p) for p in text.replace("x", ",").split(","))
+    except ValueError:
+        parts = ()
+    if not 1 <= len(parts) <= 3 or min(parts) < 0:
+        raise ToolError(f"--grid is {text!r}, expected 1 to 3 numbers such as 8,2")
+    x, y, z = (*parts, 1, 1)[:3]
+    return x, y, z
+
+
+def argument(text: str) -> Any:
+    """The value that an --arg stands for. Raises ToolError, naming the form expected."""
+    if text.startswith("@"):
+        return np.load(text[1:])
+    if ":" not in text:
+        return _number(text)
+    shape_text, _, rest = text.partition(":")
+    dtype_text, _, fill = rest.partition(":")
+    try:
+        shape = tuple(int(n) for n in shape_text.split("x"))
+    except ValueError:
+        raise ToolError(f"--arg {text}: `{shape_text}` is no shape", None,
+                        "write it as 16x64:fp32:0") from None
+    element = SCALARS.get(dtype_text) or from_name(dtype_text).ir
+    if element is None:
+        raise ToolError(f"--arg {text}: no array has elements of type `{dtype_text}`")
+    return filled(shape, dtype_of(element), fill or "0")
+
+
+def _number(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (lambda t: int(t, 0), float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    raise ToolError(f"--arg {text}: no number, no SHAPE:DTYPE:FILL, no @FILE")
+
+
+def filled(shape: tuple[int, ...], dtype: Any, fill: str) -> Any:
+    """An array with the content that a FILL word or seed stands for."""
+    match fill:
+        case "zeros" | "ones":
+            return np.full(shape, fill == "ones").astype(dtype)
+        case "arange":
+            return np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
+        case "nan":
+            return np.full(shape, np.nan).astype(dtype)
+    try:
+        rng = np.random.default_rng(int(fill))
+    except ValueError:
+        raise ToolError(f"`{fill}` fills no array", None,
+                        "give a seed, zeros, ones, arange or nan") from None
+    if np.dtype(dtype).kind in "iub":
+        low = 0 if np.dtype(dtype).kind in "ub" else -100
+        return rng.integers(low, 2 if np.dtype(dtype).kind == "b" else 100, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
