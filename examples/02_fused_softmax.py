@@ -63,7 +63,7 @@ def online_softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, n_cols, BLOCK: t
     row_top = tl.max(top, 0)
     scale = 1.0 / tl.sum(total * tl.exp(top - row_top), 0)
     blocks = tl.cdiv(n_cols, BLOCK)
-    for i in range(0, blocks):
+    for i in range(blocks):
         at = (blocks - 1 - i) * BLOCK + cols
         x = tl.load(x_row + at, mask=at < n_cols, other=NEG_INF).to(tl.float32)
         tl.store(out_row + at, tl.exp(x - row_top) * scale, mask=at < n_cols)

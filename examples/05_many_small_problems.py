@@ -55,7 +55,7 @@ class Plan(NamedTuple):
 
 
 def plan(sizes: list[int], kinds: list[str], factors: list[float], block: int = 256) -> Plan:
-    """Tables for problems of these sizes, kinds (of KINDS) and factors; reusable across launches."""
+    """Tables for problems of these sizes, kinds (of KINDS) and factors, for any number of runs."""
     tiles = [(p, t) for p, size in enumerate(sizes) for t in range(tilec.cdiv(size, block))]
     return Plan(support.array(np.array(tiles), "int32"),
                 support.array(np.concatenate([[0], np.cumsum(sizes)]), "int64"),

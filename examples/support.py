@@ -25,7 +25,7 @@ def torch_gpu() -> Any:
 
 
 def array(values: np.ndarray, dtype: str) -> Any:
-    """`values` as an array of `dtype` where the kernels run: a torch tensor on the GPU, or numpy."""
+    """`values` as a `dtype` array where the kernels run: a torch tensor on the GPU, or numpy."""
     torch = torch_gpu()
     if torch is None:
         return np.ascontiguousarray(values.astype(NUMPY[dtype]))

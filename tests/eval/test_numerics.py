@@ -95,14 +95,6 @@ def test_bool_arithmetic_is_one_bit():
         assert fn(a, b).dtype == BOOL
 
 
-@pytest.mark.parametrize("dtype", [*SIGNED[2:], *UNSIGNED[2:]], ids=name_of)
-def test_umulhi(dtype):
-    a, b = ints(dtype, 60, 4), ints(dtype, 60, 5)
-    bits = dtype.itemsize * 8
-    want = [wrap(int(x) * int(y) >> bits, dtype) for x, y in zip(a, b, strict=True)]
-    assert num.umulhi(a, b).tolist() == want
-
-
 def test_every_value_of_the_narrow_floats_survives_widening():
     for dtype in (F16, BF16, E4M3, E5M2):
         count = 1 << (8 * dtype.itemsize)

@@ -53,3 +53,25 @@ def test_poison_is_masked_and_quit_stops(monkeypatch, capsys):
 def test_end_of_input_continues(monkeypatch, capsys):
     text, out = session(monkeypatch, capsys, [], grid=(2,))
     assert out.any() and text.count("> k.py:") == 2
+
+
+def test_step_into_a_branch_keeps_the_names_from_before(monkeypatch, capsys):
+    body = BODY.replace("tile.store(%op, %u, %mask)", "") + """
+        %zero = tile.constant() {value = 0} : i32
+        %c = tile.cmp(%offs_pid, %zero) {predicate = "eq"} : i1
+        %q = scf.if(%c) {
+            %r = tile.add(%u, %w) : tensor<4xf32>
+            %t = tile.add(%r, %w) : tensor<4xf32>
+            scf.yield(%t)
+        }, {
+            scf.yield(%u)
+        } : tensor<4xf32>
+        tile.store(%op, %q, %mask)
+    """
+    commands = ["n"] * 6 + ["p w", "n", "p r", "c"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(commands) + "\n"))
+    x, out = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    run(module("%x: ptr<f32>, %o: ptr<f32>, %n: i32", body), "k", [x, out, 4], (1,))
+    text = capsys.readouterr().out
+    assert "[0. 2. 4. 6.]" in text and "[ 0.  4. 12. 24.]" in text
+    assert out.tolist() == (2 * x * x + 4 * x).tolist()

@@ -64,6 +64,19 @@ def test_arguments_that_do_not_fit(bad, message):
         launch(ADD_PARAMS, ADD, bad(args), (1,))
 
 
+def test_arguments_must_be_as_divisible_as_compiled_for():
+    body = "tile.store(%x, %n)"
+    params = "%x: ptr<i32> {divisibility = 16}, %n: i32 {divisibility = 8}"
+    aligned = np.zeros(64, np.int32)
+    aligned = aligned[(-aligned.ctypes.data // 4) % 4:]
+    launch(params, body, [aligned, 24])
+    assert aligned[0] == 24
+    with pytest.raises(LaunchError, match="argument n is 25 that is not a multiple of 8"):
+        launch(params, body, [aligned, 25])
+    with pytest.raises(LaunchError, match="argument x is an array that is not a multiple of 16"):
+        launch(params, body, [aligned[1:], 24])
+
+
 def test_unknown_function_level_grid_and_program():
     m = module(ADD_PARAMS, ADD)
     args = [np.zeros(8, np.float32) for _ in range(3)] + [8]
@@ -405,6 +418,40 @@ def test_dependent_programs_run_one_by_one_in_seeded_order():
         assert np.array_equal(x, y)
         results.add(tuple(x))
     assert len(results) > 1
+
+
+def test_the_last_program_in_seeded_order_wins_a_race_of_writes():
+    body = "%pid = tile.program_id() {axis = 0} : i32\ntile.store(%x, %pid)"
+    winners = []
+    for seed in range(8):
+        x = np.zeros(1, np.int32)
+        launch("%x: ptr<i32>", body, [x], (20,), seed=seed)
+        assert x[0] == np.random.default_rng(seed).permutation(20)[-1]
+        winners.append(int(x[0]))
+    assert len(set(winners)) > 1
+
+
+def test_a_value_that_all_programs_read_and_one_writes():
+    body = """
+        %pid = tile.program_id() {axis = 0} : i32
+        %three = tile.constant() {value = 3} : i32
+        %v = tile.load(%x) : i32
+        %p = tile.addptr(%o, %pid) : ptr<i32>
+        tile.store(%p, %v)
+        %c = tile.cmp(%pid, %three) {predicate = "eq"} : i1
+        scf.if(%c) {
+            tile.store(%x, %three)
+            scf.yield()
+        }, {
+            scf.yield()
+        }
+    """
+    for seed in range(3):
+        x, out = np.zeros(1, np.int32), np.zeros(6, np.int32)
+        launch("%x: ptr<i32>, %o: ptr<i32>", body, [x, out], (6,), seed=seed)
+        order = np.random.default_rng(seed).permutation(6).tolist()
+        after = order[order.index(3) + 1:]
+        assert out.tolist() == [3 if p in after else 0 for p in range(6)]
 
 
 def test_arrays_that_overlap_are_seen_as_one():

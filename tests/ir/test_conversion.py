@@ -87,6 +87,8 @@ def test_copies_are_taken_not_moved():
     dst = from_columns({"register": [0, 2, 1], "lane": lanes, "warp": [0]}, (("i", 128),))
     assert check(src, dst, 32) == Registers((0, 0, 2, 2, 1, 1, 3, 3))
     assert check(dst, src, 32) == Registers((0, 4, 2, 6))
+    high = from_columns({"register": [1, 2, 0], "lane": lanes, "warp": [0]}, (("i", 128),))
+    assert check(high, src, 32) == Registers((0, 1, 2, 3))
 
 
 def test_a_thread_picks_among_its_own_copies():

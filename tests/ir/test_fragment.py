@@ -105,6 +105,7 @@ def test_register_coords_split_constants_from_the_thread():
                     b + (x ^ t) for b, x, t in zip(place.base, place.xor, thread, strict=True)
                 )
                 assert at == held.coords(register, lane, warp)
+                assert not any(x & t for x, t in zip(place.xor, thread, strict=True))
 
 
 def test_odd_parts_are_the_slowest_registers():

@@ -290,7 +290,9 @@ def test_same_layout_compares_linear_forms():
         Blocked((1,), (32,), (1,), (0,)), Slice(Blocked((1, 1), (1, 32), (1, 1), (1, 0)), 0), (32,)
     )
     assert not same_layout(B1, Blocked((2,), (32,), (4,), (0,)), (512,))
-    assert same_layout(B1, Blocked((4,), (32,), (4,), (0,)), (4,))
+    assert not same_layout(B1, SwizzledShared(1, 1, 1, (0,)), (512,))
+    assert not same_layout(B1, B2, (512,))
+    assert same_layout(B1, B1, (8, 8))
 
 
 SOURCES = [

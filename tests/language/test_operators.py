@@ -170,7 +170,9 @@ def test_pointer_casts():
         assert p.to(tl.int1).dtype == tl.int1
         refused(lambda: p.to(tl.int32))
         refused(lambda: p.to(tl.float32))
-        refused(lambda: tl.to_tensor(1).to(F32P) + p)
+        null = tl.cast(0, F32P)
+        assert null.dtype == F32P and null.handle.op.x.op.value == 0
+        refused(lambda: null + p)
 
 
 # -- what has no meaning --------------------------------------------------------------------------

@@ -83,9 +83,7 @@ def integers(bits: int, seed: int) -> Array:
     edges = [0, 1, 2, 3, 31, 32, 33, (1 << bits - 1) - 1, 1 << bits - 1, (1 << bits) - 1,
              (1 << bits) - 2]  # fmt: skip
     kind = np.dtype(f"u{bits // 8}")
-    random = rng.integers(0, 1 << bits, LANES, dtype=np.uint64 if bits == 64 else np.int64) if (
-        bits < 64
-    ) else rng.integers(0, np.iinfo(np.uint64).max, LANES, dtype=np.uint64, endpoint=True)  # fmt: skip
+    random = rng.integers(0, np.iinfo(np.uint64).max, LANES, dtype=np.uint64, endpoint=True)
     values = random.astype(kind) >> rng.integers(0, bits, LANES).astype(kind)
     negate = rng.random(LANES) < 0.3
     values = np.where(negate, ~values, values)

@@ -213,10 +213,10 @@ def _shift(cg: CodeGen, op: Any, opcode: str, a: Reg, b: Reg) -> Reg:
     if known is not None:
         return e.binary(opcode, a, e.const(known, a.elem, a.n))
     inside = e.compare("ult", b, e.const(t.bits, a.elem, a.n))
+    if t.bits == 64:
+        # LLVM would drop the compare and shift by the low 32 bits of the count.
+        b = e.generic("umin", b, e.const(63, a.elem, a.n))
     return e.select(inside, e.binary(opcode, a, b), e.const(0, a.elem, a.n))
-
-
-_INT_PREDICATES = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 
 
 @compute(ops.Cmp)

@@ -394,6 +394,14 @@ class DebugInfo:
                 f"spFlags: DISPFlagDefinition)")
         return self.scopes[key]
 
+    def _block(self, path: str) -> int:
+        """A scope of the kernel in a file: itself, or what a kernel pasted together needs."""
+        if (self.kernel, path) not in self.scopes:
+            self.scopes[self.kernel, path] = self._node(
+                f"!DILexicalBlockFile(scope: !{self.subprogram}, file: !{self._file(path)}, "
+                f"discriminator: 0)")
+        return self.scopes[self.kernel, path]
+
     def at(self, loc: Location) -> str:
         """The `, !dbg !n` of an instruction."""
         return "" if loc is UNKNOWN else f", !dbg !{self._location(loc)}"
@@ -402,9 +410,7 @@ class DebugInfo:
         if loc in self.known:
             return self.known[loc]
         if loc.caller is None:
-            scope = self._scope(self.kernel, loc.file) if (self.kernel, loc.file) in self.scopes \
-                else self.subprogram
-            tail = ""
+            scope, tail = self._block(loc.file), ""
         else:
             # The callee's name is not kept; the file stands for it.
             scope = self._scope(os.path.basename(loc.file), loc.file)

@@ -122,22 +122,6 @@ def abs_(a: Array) -> Array:
     return a if a.dtype == BOOL else np.asarray(np.abs(a))
 
 
-def umulhi(a: Array, b: Array) -> Array:
-    """The high half of the full product of two unsigned or signed 32- or 64-bit integers."""
-    if a.dtype.itemsize == 4:
-        wide = np.dtype(f"{a.dtype.kind}8")
-        return ((a.astype(wide) * b.astype(wide)) >> 32).astype(a.dtype)
-    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    x, y = a.astype(np.uint64), b.astype(np.uint64)
-    x0, x1, y0, y1 = x & low, x >> half, y & low, y >> half
-    middle = x1 * y0 + ((x0 * y0) >> half)
-    cross = x0 * y1 + (middle & low)
-    high = x1 * y1 + (middle >> half) + (cross >> half)
-    if a.dtype.kind == "i":
-        high = high - np.where(a < 0, y, 0) - np.where(b < 0, x, 0)
-    return high.astype(a.dtype)
-
-
 @_quiet
 def minimum(a: Array, b: Array, propagate_nan: bool = False) -> Array:
     """A number wins over NaN unless `propagate_nan`; -0.0 is less than +0.0."""

@@ -14,7 +14,7 @@ from tilec.frontend.visitor import Visitor
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Func, Module
 from tilec.language.context import Context, activate
-from tilec.language.values import tensor, unwrap
+from tilec.language.values import constexpr, tensor, unwrap
 from tilec.target import Target
 
 
@@ -24,7 +24,8 @@ def build_module(fn: Function, specs: Mapping[str, Any], constexprs: Mapping[str
     """The tile IR of a kernel.
 
     specs: an ArgSpec, or its text, for each run-time parameter; a tuple of them for a parameter
-    that is a tuple, whose elements become parameters `name_0`, `name_1`. constexprs: the values of
+    that is a tuple, whose elements become parameters `name_0`, `name_1`, but for those that are a
+    tl.constexpr. constexprs: the values of
     the others. options: what builtins may ask for, such as `debug`. Raises CompilationError at
     the author's line, InternalError for what is tilec's fault.
     """
@@ -96,7 +97,10 @@ def _check_names(fn: Function, specs: Mapping[str, Spec], constexprs: Mapping[st
                 f'pass it, or give its type in the signature, as in {{"{p.name}": "*fp32"}}')
 
 
-def _parameter(block: Block, attrs: list[dict[str, Any]], name: str, spec: Spec) -> Any:
+def _parameter(block: Block, attrs: list[dict[str, Any]], name: str,
+               spec: Spec | constexpr) -> Any:
+    if isinstance(spec, constexpr):
+        return spec.value
     if isinstance(spec, ArgSpec):
         attrs.append({"divisibility": spec.divisibility} if spec.divisibility > 1 else {})
         return tensor(block.add_arg(spec.type, name))

@@ -54,8 +54,11 @@ def _call(v: Visitor, node: ast.Call, function: Any, args: list[Any],
         result = v.context.call(function, tuple(args), kwargs)
         v.at(node)
         return result
+    if isinstance(function, tensor):
+        raise _not_callable(v, node, function)
     if getattr(function, "__tilec_builtin__", False):
-        return function(*args, **kwargs)
+        return _construct(v, node, function, args, kwargs) if isinstance(function, type) else \
+            function(*args, **kwargs)
     kind = type(function)
     if kind is types.MethodType or kind is types.BuiltinMethodType or kind is type:
         own = _PYTHON.get(function)
@@ -68,6 +71,17 @@ def _call(v: Visitor, node: ast.Call, function: Any, args: list[Any],
                 kind is type and issubclass(function, tuple):
             return _static_call(v, node, function, args, kwargs)
     raise _not_callable(v, node, function)
+
+
+def _construct(v: Visitor, node: ast.Call, cls: type, args: list[Any],
+               kwargs: dict[str, Any]) -> Any:
+    """An object of a class of the language, such as tl.range."""
+    try:
+        return cls(*args, **kwargs)
+    except TypeError as e:
+        plain_signature = str(inspect.signature(cls)).replace(": Any", "")
+        raise v.error(node, f"tl.{cls.__name__}: {e}",
+                      f"the signature is tl.{cls.__name__}{plain_signature}") from None
 
 
 def _static_call(v: Visitor, node: ast.Call, function: Any, args: list[Any],
@@ -97,8 +111,9 @@ def _not_callable(v: Visitor, node: ast.Call, function: Any) -> CompilationError
         return v.error(node, f"`{name}` is a module, not a function")
     if callable(function):
         own = getattr(function, "__name__", name)
+        known = [] if getattr(tl, own, None) is function else dir(tl)
         return v.error(node, f"`{name}` cannot be called from a kernel",
-                       did_you_mean(own, dir(tl)).replace("`", "`tl.", 1)
+                       did_you_mean(own, known).replace("`", "`tl.", 1)
                        or "kernels call @tilec.jit functions and those of tilec.language")
     return v.error(node, f"{describe(function)} cannot be called")
 
@@ -189,15 +204,18 @@ _PYTHON: dict[Any, Handler] = {}
 def _python(function: Any) -> Callable[[Handler], Handler]:
     """Register the meaning of a Python built-in: a function of (visitor, node, arguments)."""
     def register(handler: Handler) -> Handler:
+        signature = inspect.signature(handler)
+
         @functools.wraps(handler)
         def checked(v: Visitor, node: ast.Call, *args: Any, **kwargs: Any) -> Any:
             try:
-                return handler(v, node, *args, **kwargs)
+                signature.bind(v, node, *args, **kwargs)
             except TypeError as e:
-                if "positional argument" in str(e) or "keyword argument" in str(e):
-                    text = str(e).partition("() ")[2]
-                    raise v.error(node, f"`{function.__name__}` {text}") from None
-                raise
+                shown = ", ".join(str(p.replace(annotation=p.empty))
+                                  for p in list(signature.parameters.values())[2:])
+                raise v.error(node, f"`{function.__name__}`: {e}",
+                              f"in a kernel it is {function.__name__}({shown})") from None
+            return handler(v, node, *args, **kwargs)
 
         _PYTHON[function] = checked
         return handler
@@ -234,8 +252,8 @@ def _len(v: Visitor, node: ast.Call, x: Any) -> Any:
 
 
 @_python(range)
-def _range(v: Visitor, node: ast.Call, *args: Any) -> Any:
-    return control.range(*args)
+def _range(v: Visitor, node: ast.Call, start: Any, stop: Any = None, step: Any = None) -> Any:
+    return control.range(start, stop, step)
 
 
 def _number(function: Any, advice: str) -> None:

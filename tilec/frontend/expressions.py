@@ -10,6 +10,7 @@ from typing import Any
 from tilec.errors import TilecError
 from tilec.frontend.merge import RUN_TIME, plain
 from tilec.frontend.visitor import Visitor, handles
+from tilec.language import control
 from tilec.language.literals import convert
 from tilec.language.values import describe, tensor, to_tensor
 
@@ -228,9 +229,13 @@ def sequence(v: Visitor, node: ast.AST, value: Any) -> tuple[Any, ...]:
     value = plain(value)
     if isinstance(value, (tuple, list, range)):
         return tuple(value)
+    if isinstance(value, (control.range, control.static_range)):
+        bounds = [plain(x) for x in (value.lo, value.hi, value.step)]
+        if all(type(x) is int for x in bounds):
+            return tuple(static(v, node, lambda: range(*bounds)))
     raise v.error(node, f"expected a tuple, found {_shown(value)}",
-                  "only tuples, lists and tl.static_range have elements that are known at compile "
-                  "time")
+                  "only tuples and ranges with constexpr bounds have elements that are known at "
+                  "compile time")
 
 
 def _shown(value: Any) -> str:

@@ -31,9 +31,13 @@ def is_constexpr(value: object) -> bool:
 
 def names_constexpr(annotation: object) -> bool:
     """Whether an annotation, evaluated or still text, is `tl.constexpr`."""
+    return _last_name(annotation) == "constexpr"
+
+
+def _last_name(annotation: object) -> str:
     if isinstance(annotation, str):
-        return annotation.rpartition(".")[2] == "constexpr"
-    return getattr(annotation, "__name__", "") == "constexpr"
+        return annotation.strip("'\"").rpartition(".")[2]
+    return str(getattr(annotation, "__name__", ""))
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,7 @@ class Param:
     @property
     def is_const(self) -> bool:
         """Whether it is annotated `tl.const`: a pointer that is only read."""
-        if isinstance(self.annotation, str):
-            return self.annotation.rpartition(".")[2] == "const"
-        return getattr(self.annotation, "__name__", "") == "const"
+        return _last_name(self.annotation) == "const"
 
 
 class Function:

@@ -13,7 +13,7 @@ from tilec.errors import Location
 from tilec.ir import ops
 from tilec.ir.core import Builder, Value
 from tilec.ir.types import Pointer, Scalar, Tensor, Type, element_of, i64, shape_of
-from tilec.language.dtypes import of_ir
+from tilec.language.dtypes import dtype, of_ir
 from tilec.language.literals import literal_dtype
 from tilec.language.promotion import number_dtype
 from tilec.language.values import (
@@ -65,8 +65,8 @@ def rebuild(tree: Any, handles: Sequence[Value], name: str) -> Any:
         return tensor(handle)
     if isinstance(tree, Again):
         return to_tensor(tree.literal)
-    if type(tree) is tuple:
-        return tuple(rebuild(t, handles, name) for t in tree)
+    if isinstance(tree, tuple):
+        return like(tree, [rebuild(t, handles, name) for t in tree])
     return tree
 
 
@@ -77,9 +77,14 @@ def split(value: Any, leaves: list[Value]) -> Any:
     if isinstance(value, tensor):
         leaves.append(value.handle)
         return Leaf(len(leaves) - 1)
-    if type(value) is tuple:
-        return tuple(split(v, leaves) for v in value)
+    if isinstance(value, tuple):
+        return like(value, [split(v, leaves) for v in value])
     return value
+
+
+def like(model: tuple[Any, ...], items: Sequence[Any]) -> tuple[Any, ...]:
+    """A tuple of the class of `model`, a NamedTuple perhaps, with other items."""
+    return type(model)(*items) if hasattr(model, "_fields") else tuple(items)
 
 
 def fit(tree: Any, types: Sequence[Type], value: Any, out: list[Value]) -> None:
@@ -92,8 +97,8 @@ def fit(tree: Any, types: Sequence[Type], value: Any, out: list[Value]) -> None:
         if not isinstance(value, tensor) or value.handle.type != want:
             raise Mismatch(describe(value))
         out.append(value.handle)
-    elif type(tree) is tuple:
-        if type(value) is not tuple or len(value) != len(tree):
+    elif isinstance(tree, tuple):
+        if type(value) is not type(tree) or len(value) != len(tree):
             raise Mismatch(describe(value))
         for t, v in zip(tree, value, strict=True):
             fit(t, types, v, out)
@@ -113,11 +118,11 @@ def same(a: Any, b: Any) -> bool:
     """Whether two compile-time values are the same."""
     if a is b:
         return True
-    if isinstance(a, tensor) or isinstance(b, tensor) or type(a) is not type(b):
+    if type(a) is not type(b):
         return False
-    if type(a) is tuple:
+    if isinstance(a, tuple):
         return len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)
+    return isinstance(a, (bool, int, float, str, dtype)) and a == b
 
 
 class Join:
@@ -136,8 +141,8 @@ class Join:
         """The tree of a value that is `a` after one arm and `b` after the other; Mismatch."""
         if same(a, b):
             return a
-        if type(a) is tuple and type(b) is tuple and len(a) == len(b):
-            return tuple(map(self.both, a, b))
+        if isinstance(a, tuple) and type(a) is type(b) and len(a) == len(b):
+            return like(a, [self.both(x, y) for x, y in zip(a, b, strict=True)])
         if not (_is_run_time(a) and _is_run_time(b)):
             raise Mismatch(describe(a), describe(b))
         if isinstance(a, tensor) and isinstance(b, tensor) and a.literal is not None and \
@@ -164,8 +169,8 @@ class Join:
                 other = zero(self.builder, value.handle.type)
             pair = (value.handle, other) if arm == 0 else (other, value.handle)
             return self._leaf(*pair)
-        if type(value) is tuple:
-            return tuple(self.one(v, arm) for v in value)
+        if isinstance(value, tuple):
+            return like(value, [self.one(v, arm) for v in value])
         return value
 
     def _leaf(self, a: Value, b: Value) -> Leaf:

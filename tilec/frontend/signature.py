@@ -14,8 +14,10 @@ from tilec.errors import CompilationError, TilecError, did_you_mean
 from tilec.frontend.function import Function
 from tilec.ir import types as ir
 from tilec.language import dtypes as dt
+from tilec.language.values import constexpr
 
-_KNOWN = [prefix + t.short for t in dt.ALL for prefix in ("", "*", "*k")]
+_KNOWN = [prefix + name for t in dt.ALL for name in (t.short, t.name)
+          for prefix in ("", "*", "*k")]
 
 
 @dataclass(frozen=True)
@@ -30,16 +32,18 @@ class ArgSpec:
         return f"{short}:{self.divisibility}" if self.divisibility > 1 else short
 
 
-Spec = ArgSpec | tuple["Spec", ...]
+# A tuple argument: a spec for each element, or a constexpr for one that is baked in.
+Spec = ArgSpec | tuple["Spec | constexpr", ...]
 
 
 def parse_spec(given: Any, name: str = "") -> Spec:
-    """An ArgSpec of any spelling; tuples and lists stay tuples. CompilationError, naming the
-    parameter `name`, if it is no type of an argument."""
+    """An ArgSpec of any spelling; tuples and lists stay tuples, `tl.constexpr(value)` in them is
+    kept. CompilationError, naming the parameter `name`, if it is no type of an argument."""
     if isinstance(given, ArgSpec):
         return given
     if isinstance(given, (tuple, list)):
-        return tuple(parse_spec(g, f"{name}[{i}]") for i, g in enumerate(given))
+        return tuple(g if isinstance(g, constexpr) else parse_spec(g, f"{name}[{i}]")
+                     for i, g in enumerate(given))
     where = f"the type of `{name}`" if name else "an argument type"
     if isinstance(given, str):
         return _parse_text(given.strip(), where)
@@ -91,8 +95,10 @@ def parse_signature(fn: Function, signature: Mapping[str, Any]) -> dict[str, Spe
     return {name: parse_spec(signature[name], name) for name in names if name in signature}
 
 
-def format_spec(spec: Spec) -> str:
+def format_spec(spec: Spec | constexpr) -> str:
     """The text of a spec."""
+    if isinstance(spec, constexpr):
+        return f"={spec.value!r}"
     if isinstance(spec, tuple):
         return "(" + ", ".join(map(format_spec, spec)) + ")"
     return str(spec)

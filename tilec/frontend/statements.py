@@ -45,7 +45,7 @@ def visit_ann_assign(v: Visitor, node: ast.AnnAssign) -> None:
         return
     value = v.visit(node.value)
     v.at(node)
-    if names_constexpr(ast.unparse(node.annotation).strip("'\"")):
+    if names_constexpr(ast.unparse(node.annotation)):
         known = plain(value)
         if known is RUN_TIME:
             raise v.error(node.value, f"this is a run-time {value}, but annotated tl.constexpr",

@@ -30,7 +30,9 @@ class Debugger:
         if self._line is None:
             return
         if self._last is not None:
-            self.scope.update({r.name: r for r in self._last.results if r.name})
+            # An op whose region is being entered has no results yet.
+            self.scope.update({r.name: r for r in self._last.results
+                               if r.name and frame.find(r) is not None})
         self._last = op
         here = (op.loc.file, op.loc.line)
         if op.loc.line and here != self._line and not isinstance(op, ops.Breakpoint):

@@ -17,7 +17,7 @@ from tilec.interp.blame import mask_comment, pointer_name, poison_origin
 from tilec.interp.control import defined
 from tilec.interp.frame import Data, Frame
 from tilec.interp.machine import Machine, full_shape, interp_rules
-from tilec.interp.memory import AccessError
+from tilec.interp.memory import MANY, AccessError
 from tilec.interp.shadow import Buffer, destroy_others, touch
 from tilec.ir import ops
 from tilec.ir.core import Value
@@ -64,8 +64,10 @@ class _Access:
         if self.active is not None:
             self.active = np.broadcast_to(self.active, shape)
         self._refuse(poison, self.active, op.ptr, "its address is poison")
-        self.programs = frame.programs if rows == len(frame) else frame.programs[:1]
-        self.who = self.programs.reshape((-1,) + (1,) * (len(shape) - 1))
+        # One row for several programs: all of them do the same access.
+        self.together = rows < len(frame)
+        who = np.array([MANY]) if self.together else frame.programs
+        self.who = who.reshape((-1,) + (1,) * (len(shape) - 1))
 
     def value(self, value: Value) -> Array:
         """The value's array at the address's shape; no active lane may be poison."""
@@ -95,7 +97,7 @@ class _Access:
         row = int(np.flatnonzero(e.lanes.reshape(len(e.lanes), -1).any(1))[0])
         count = int(e.lanes[row].sum())
         first = int(self.address[row][e.lanes[row]].reshape(-1)[0])
-        who, verb = self.m.program_name(self.programs[row]), VERBS[type(self.op)]
+        who, verb = self.m.program_name(self.frame.programs[row]), VERBS[type(self.op)]
         name = pointer_name(self.op.ptr, self.m.func)
         memory = self.m.memory
         near = memory.allocation_of(name) if name in memory.address else e.allocation
@@ -154,10 +156,9 @@ def _(m: Machine, frame: Frame, op: ops.Store) -> None:
 def _(m: Machine, frame: Frame, op: ops.AtomicRmw) -> Sequence[Data]:
     access = _Access(m, frame, op, op.value)
     # Every program adds, though all have the same operands.
-    if len(access.address) < len(frame):
+    if access.together:
         shape = (len(frame), *access.address.shape[1:])
         access.address = np.broadcast_to(access.address, shape)
-        access.programs = frame.programs
         access.who = frame.programs.reshape((-1,) + (1,) * (len(shape) - 1))
         if access.active is not None:
             access.active = np.broadcast_to(access.active, shape)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilec.errors import InterpreterError, Location
+from tilec.errors import InterpreterError
 from tilec.eval.dtypes import Array
 from tilec.eval.rules import rule as eval_rules
 from tilec.interp.debugger import Debugger
@@ -127,8 +127,9 @@ class Machine:
 
     def error(self, op: Op, message: str, advice: str = "") -> InterpreterError:
         """An error at the op's place in the source; text without locations shows the op."""
-        if op.loc == UNKNOWN or op.loc == Location("<unknown>", 0):
-            return InterpreterError(f"{message}\n    {print_op(op).strip()}", None, advice)
+        if op.loc == UNKNOWN:
+            text = print_op(op).strip().splitlines()[0]
+            return InterpreterError(f"{message}\n    {text}", None, advice)
         return InterpreterError(message, op.loc, advice)
 
 

@@ -29,7 +29,7 @@ from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.types import Pointer, Scalar, shape_of
 
 # Elements of the largest tile that a group of programs holds together: its arrays fit in a cache.
-GROUP_ELEMENTS = 1 << 17
+GROUP_ELEMENTS = 1 << 16
 
 
 def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
@@ -52,6 +52,7 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
         raise LaunchError(f"grid is {grid!r}, expected 1 to 3 extents of 0 or more")
     arrays, scalars = _bind(func, args)
     memory = Memory(arrays)
+    _check_attributes(func, memory, scalars)
     arguments = _arguments(func, memory, scalars)
     seed = knobs.seed if seed is None else seed
     order = np.random.default_rng(seed).permutation(prod(extents))
@@ -99,7 +100,7 @@ class _Launch:
         self.machine.emit = self.printed.append if size > 1 else self.emit
         try:
             for i in range(0, len(order), size):
-                self.machine.run(np.sort(order[i:i + size]), self.arguments)
+                self.machine.run(order[i:i + size], self.arguments)
         except InterpreterError:
             self._flush()
             raise
@@ -191,6 +192,19 @@ def _bind(func: Func, args: Sequence[Any] | Mapping[str, Any],
             assert isinstance(parameter.type, Scalar)
             scalars[name] = _scalar(name, parameter.type, given)
     return arrays, scalars
+
+
+def _check_attributes(func: Func, memory: Memory, scalars: dict[str, Any]) -> None:
+    """What the module was specialised on must hold of the arguments too."""
+    for i, (parameter, attributes) in enumerate(zip(func.args, func.arg_attrs, strict=True)):
+        name = parameter.name or str(i)
+        divisor = attributes.get("divisibility", 1)
+        value = memory.address[name] if name in memory.address else scalars[name]
+        if divisor > 1 and value % divisor:
+            shown = "an array" if name in memory.address else value
+            raise LaunchError(f"argument {name} is {shown} that is not a multiple of {divisor}, "
+                              f"which {func.name} was compiled for",
+                              advice="compile it for these arguments")
 
 
 def _array(name: str, t: Pointer, given: Any) -> Array:

@@ -142,13 +142,14 @@ def plan_conversion(src: LinearLayout, dst: LinearLayout, bits: int) -> Plan:
         src.in_size(n) != dst.in_size(n) for n in ("lane", "warp")
     ):
         raise ValueError(f"layouts of different tiles or thread counts:\n{src}\nand\n{dst}")
+    registers = src.in_size("register")
     src, src_registers, _ = _without_copies(src.flatten_outs())
     dst, dst_registers, copies = _without_copies(dst.flatten_outs())
     hardware = _source_of(src, dst)
     shuffles = _plan_shuffles(hardware, bits)
     if shuffles is not None:
         if not (shuffles.before or shuffles.after) and shuffles.num_shuffles == 0:
-            return _registers_only(hardware, src, dst, src_registers, copies)
+            return _registers_only(hardware, registers, src_registers, copies)
         shuffles = _rename(shuffles, src_registers, dst_registers, copies)
     shared = _plan_shared(src, dst, bits, hardware, src_registers, dst_registers, copies)
     if shuffles is not None and _shuffle_cost(shuffles, bits) <= _shared_cost(shared, bits):
@@ -188,23 +189,15 @@ def _source_of(src: LinearLayout, dst: LinearLayout) -> LinearLayout:
 
 
 def _registers_only(
-    hardware: LinearLayout,
-    src: LinearLayout,
-    dst: LinearLayout,
-    src_registers: Sequence[int],
-    copies: Sequence[int],
+    hardware: LinearLayout, registers: int, src_registers: Sequence[int], copies: Sequence[int]
 ) -> Plan:
+    """The plan where no data cross lanes; `registers` is how many src has, copies included."""
     table = hardware.sublayout(["register"], ["register"])
-    unique = [src_registers[table.apply(register=r)[0]] for r in range(dst.in_size("register"))]
-    order = sorted(set(copies)) if copies else range(len(unique))
-    by_dst = dict(zip(order, unique, strict=True))
-    permutation = tuple(by_dst[c] for c in copies) if copies else tuple(unique)
-    untouched = permutation == tuple(range(len(src_registers))) and not copies
-    return (
-        NoOp()
-        if untouched and src.in_size("register") == len(permutation)
-        else Registers(permutation)
-    )
+    unique = [src_registers[table.apply(register=r)[0]] for r in range(table.in_size("register"))]
+    if copies:
+        by_dst = dict(zip(sorted(set(copies)), unique, strict=True))
+        return Registers(tuple(by_dst[c] for c in copies))
+    return NoOp() if unique == list(range(registers)) else Registers(tuple(unique))
 
 
 # ---- shuffles

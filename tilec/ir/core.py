@@ -14,6 +14,8 @@ from tilec.errors import IRError, Location
 from tilec.ir.types import Type, refines
 
 UNKNOWN = Location("<unknown>", 0)
+# What `Op.infer` may raise, beside IRError, on operands of a kind that it takes for granted.
+UNFIT = (AssertionError, AttributeError, IndexError, ValueError)
 
 
 class Value:

@@ -79,7 +79,10 @@ class _Stored:
 
 @dataclass(frozen=True)
 class RegisterPlace:
-    """Constant part of a register's coordinates: coord[d] = base[d] + (xor[d] ^ thread part[d])."""
+    """Constant part of a register's coordinates: coord[d] = base[d] + (xor[d] ^ thread part[d]).
+
+    Registers and threads never share a bit of a coordinate, so the ^ may as well be a +.
+    """
 
     base: tuple[int, ...]
     xor: tuple[int, ...]

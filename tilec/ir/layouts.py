@@ -110,8 +110,16 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
 
 @lru_cache(maxsize=4096)
 def same_layout(a: Layout, b: Layout, shape: Shape) -> bool:
-    """Whether both place every element of a tile of this (power-of-two) shape alike."""
-    return a == b or a.to_linear(shape) == b.to_linear(shape)
+    """Whether both place every element of a tile of this (power-of-two) shape alike.
+
+    Layouts that cannot serve the shape are the same only if they are equal.
+    """
+    if a == b:
+        return True
+    try:
+        return a.to_linear(shape) == b.to_linear(shape)
+    except ValueError:
+        return False
 
 
 def linear_layout(linear: LinearLayout) -> Linear:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tilec.errors import IRError, Location, did_you_mean
 from tilec.ir import ops  # noqa: F401  (registers the ops)
-from tilec.ir.core import OP_CLASSES, UNKNOWN, Block, Func, Module, Op, Value
+from tilec.ir.core import MISSING, OP_CLASSES, UNFIT, UNKNOWN, Block, Func, Module, Op, Value
 from tilec.ir.layouts import Layout, layout_from_fields
 from tilec.ir.types import SCALARS, MemDesc, Pointer, Scalar, Tensor, Token, Type
 
@@ -49,12 +49,23 @@ def _tree(text: str, filename: str, start: str) -> Any:
     try:
         return _lark(start).parse(text)
     except UnexpectedInput as e:
-        expected = sorted(getattr(e, "accepts", None) or getattr(e, "expected", None) or [])
-        found = getattr(e, "token", None) or getattr(e, "char", "")
-        found = "the end of the text" if getattr(found, "type", "") == "$END" else f"`{found}`"
+        names = getattr(e, "accepts", None) or getattr(e, "expected", None) or \
+            getattr(e, "allowed", None) or ()
+        expected = sorted(_spelling(start, n) for n in names if n not in ("WS", "COMMENT"))
+        token = getattr(e, "token", None)
+        found = "the end of the text" if getattr(token, "type", "") == "$END" else \
+            f"`{getattr(e, 'char', '') if token is None else token}`"
         line = e.line if e.line and e.line > 0 else len(text.splitlines())
         loc = Location(filename, line, max(0, (e.column or 1) - 1))
         raise IRError(f"unexpected {found}, expected {' or '.join(expected)}", loc) from None
+
+
+def _spelling(start: str, terminal: str) -> str:
+    """A terminal as an author writes it, or by its name in the grammar."""
+    if terminal == "$END":
+        return "the end of the text"
+    pattern = _lark(start).get_terminal(terminal).pattern
+    return f"`{pattern.value}`" if pattern.type == "str" else terminal
 
 
 class _Parser:
@@ -148,7 +159,7 @@ class _Parser:
             return cls(operands, types=types, loc=loc, **named)
         except IRError as e:
             raise self.error(node, e.message) from None
-        except AssertionError as e:
+        except UNFIT as e:
             raise self.error(node, f"{cls.name}: operands do not fit: {e}") from None
 
     def op_attrs(self, cls: type[Op], node: Any, tree: Any) -> dict[str, Any]:
@@ -160,6 +171,9 @@ class _Parser:
             wrong = cls.attr_fields[name].check(value)
             if wrong:
                 raise self.error(node, f"{cls.name}: {wrong}")
+        for name, field in cls.attr_fields.items():
+            if field.default is MISSING and name not in out:
+                raise self.error(node, f"{cls.name}: attribute `{name}` is missing")
         return out
 
     def region(self, tree: Any) -> Block:

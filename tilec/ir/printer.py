@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,8 @@ from tilec.errors import Location
 from tilec.ir.core import UNKNOWN, Block, Func, Module, Op, Value
 from tilec.ir.layouts import Layout, print_layout
 from tilec.ir.types import MemDesc, Tensor, Type
+
+_NOT_A_NAME = re.compile(r"[^\w.$]")
 
 
 def print_module(module: Module, locations: bool = False, names: bool = True) -> str:
@@ -85,7 +88,8 @@ class _Printer:
 
     def value(self, value: Value) -> str:
         if value not in self.names:
-            hint = value.name if self.keep_names else ""
+            hint = _NOT_A_NAME.sub("_", value.name) if self.keep_names else ""
+            hint = "" if hint.isdigit() else hint  # numbers are for values without a name
             count = self.taken.get(hint, 0)
             name = f"{hint}_{count}" if hint and count else hint or str(count)
             while hint and name in self.taken:

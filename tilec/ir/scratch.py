@@ -12,9 +12,9 @@ from math import prod
 from tilec.ir import ops
 from tilec.ir.conversion import Plan, Shared, plan_conversion
 from tilec.ir.core import Op
-from tilec.ir.f2 import Span
 from tilec.ir.fragment import Fragment, fragment, odd_factors_stay
-from tilec.ir.linear import LinearLayout, tile_outs
+from tilec.ir.layouts import slice_of
+from tilec.ir.linear import tile_outs
 from tilec.ir.types import Element, Scalar, Tensor, element_of
 
 ALIGN = 16
@@ -50,14 +50,16 @@ class ReducePlan:
     """A reduction along one axis of a fragment.
 
     members[i]: the source registers that make up result register i, in the order of their
-    coordinates. lanes, warps: index bits whose elements differ along the axis. areas: per operand,
-    the byte offset of its partial results in scratch; `elements` per operand, one for each of
-    2**len(warps) warps, the warps of one element side by side.
+    coordinates. lanes, warps: index bits whose elements differ along the axis. In scratch, element
+    places[i] + (place of the thread) has 2**len(warps) partial results, side by side; the thread's
+    place is the XOR of thread_places over the set bits of its index. There are `elements` in all.
     """
 
     members: tuple[tuple[int, ...], ...]
     lanes: tuple[int, ...]
     warps: tuple[int, ...]
+    places: tuple[int, ...]
+    thread_places: tuple[int, ...]
     elements: int
 
 
@@ -70,13 +72,29 @@ def reduce_plan(src: Tensor, axis: int) -> ReducePlan:
         at = [b + x for b, x in zip(place.base, place.xor, strict=True)]
         along = at.pop(axis)
         groups.setdefault(tuple(at), {}).setdefault(along, r)
-    members = tuple(tuple(found[c] for c in sorted(found)) for found in groups.values())
+    order = list(groups)
     rest = [d for d in range(len(src.shape)) if d != axis]
+    if rest:
+        assert src.layout is not None
+        dst = fragment(tuple(src.shape[d] for d in rest), slice_of(src.layout, axis))
+        order = [tuple(b + x for b, x in zip(p.base, p.xor, strict=True))
+                 for p in dst.register_coords]
+    extents = [frag.odd[d] * frag.pow2[d] for d in rest]
+
+    def flat(at: tuple[int, ...]) -> int:
+        index = 0
+        for c, n in zip(at, extents, strict=True):
+            index = index * n + c
+        return index
+
+    threads = (*frag.lane_bases, *frag.warp_bases)
     return ReducePlan(
-        members,
-        tuple(b for b, v in enumerate(frag.lane_bases) if v[axis]),
-        tuple(b for b, v in enumerate(frag.warp_bases) if v[axis]),
-        prod(frag.odd[d] * frag.pow2[d] for d in rest),
+        members=tuple(tuple(groups[at][c] for c in sorted(groups[at])) for at in order),
+        lanes=tuple(b for b, v in enumerate(frag.lane_bases) if v[axis]),
+        warps=tuple(b for b, v in enumerate(frag.warp_bases) if v[axis]),
+        places=tuple(map(flat, order)),
+        thread_places=tuple(flat(tuple(v[d] for d in rest)) for v in threads),
+        elements=prod(extents),
     )
 
 
@@ -153,23 +171,3 @@ def atomic_scratch(op: ops.AtomicRmw) -> int:
     frag = tile_fragment(t)
     shared = frag.free_masks["lane"] | frag.free_masks["warp"]
     return prod(frag.odd) * prod(frag.pow2) * element_bytes(t.element) if shared else 0
-
-
-def distinct_bits(columns: tuple[int, ...]) -> bool:
-    """Whether no column depends on the others."""
-    return Span(columns).rank == len(columns)
-
-
-def flat_linear(frag: Fragment) -> LinearLayout:
-    """(register, lane, warp) -> row-major index in the power-of-two part."""
-    return frag.linear.flatten_outs()
-
-
-def has_internal_barrier(op: Op) -> bool:
-    """Whether `op` makes all threads of the CTA wait between writing its scratch and reading it."""
-    if isinstance(op, (ops.ConvertLayout, ops.Reshape)):
-        src, dst = op.x.type, op.result.type
-        assert isinstance(src, Tensor) and isinstance(dst, Tensor)
-        plan = move_plan(src, dst).plan
-        return not (isinstance(plan, Shared) and plan.warp_local)
-    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilec.errors import IRError
 from tilec.ir import ops
-from tilec.ir.core import UNKNOWN, Block, Func, Module, Op, Value
+from tilec.ir.core import MISSING, UNFIT, UNKNOWN, Block, Func, Module, Op, Value
 from tilec.ir.printer import print_op
 from tilec.ir.layouts import RegisterLayout
 from tilec.ir.types import Tensor
@@ -62,9 +62,10 @@ class _Verifier:
             if (op, i) not in v.uses:
                 raise self.fail(op, f"operand {i} ({v!r}) does not know this use")
         for name, field in op.attr_fields.items():
-            value = getattr(op, name)
-            wrong = "" if name not in op.attributes and value is field.default \
-                else field.check(value)
+            if name in op.attributes:
+                wrong = field.check(op.attributes[name])
+            else:
+                wrong = f"attribute `{name}` is missing" if field.default is MISSING else ""
             if wrong:
                 raise self.fail(op, wrong)
         for i, block in enumerate(op.regions):
@@ -77,7 +78,7 @@ class _Verifier:
             op.check()
         except IRError as e:
             raise self.fail(op, e.message) from None
-        except AssertionError as e:
+        except UNFIT as e:
             raise self.fail(op, f"operands do not fit: {e}") from None
         self.level(op)
 

@@ -19,7 +19,6 @@ from tilec.language.values import (
     method,
     tensor,
     to_tensor,
-    unwrap,
 )
 
 ROUNDINGS = ("rtne", "rtz")
@@ -29,7 +28,8 @@ def as_dtype(x: Any, what: str) -> dt.dtype:
     """The dtype that an argument means; CompilationError if it is none."""
     x = const_value(x, what)
     if isinstance(x, tensor) or is_number(x) or x is None or isinstance(x, dt.block_type):
-        raise error(f"{what} has to be a dtype such as tl.float32, found {describe(x)}")
+        raise error(f"{what} has to be a dtype, found {describe(x)}",
+                    "pass a type such as tl.float32, or another tile's `x.dtype`")
     return dt.from_any(x)
 
 
@@ -80,7 +80,8 @@ def _check_rounding(have: dt.dtype, t: dt.dtype, rounding: Any) -> str | None:
     if rounding is None:
         return None
     if rounding not in ROUNDINGS:
-        raise error(f"fp_downcast_rounding is {rounding!r}, expected 'rtne' or 'rtz'")
+        raise error(f"fp_downcast_rounding is {rounding!r}, expected 'rtne' or 'rtz'",
+                    "'rtne' rounds to nearest even, 'rtz' toward zero")
     narrows = have.is_floating() and t.is_floating() and \
         have.primitive_bitwidth > t.primitive_bitwidth
     if not narrows:
@@ -102,13 +103,14 @@ def cast(input: Any, dtype: Any, fp_downcast_rounding: str | None = None,
     """
     x, t = to_tensor(input), as_dtype(dtype, "the dtype of a cast")
     if t.is_void():
-        raise error(f"cannot cast {x} to void")
+        raise error(f"cannot cast {x} to void", "void has no values")
     if const_value(bitcast, "bitcast"):
         return reinterpret(x, t)
     rounding = _check_rounding(x.dtype, t, const_value(fp_downcast_rounding,
                                                        "fp_downcast_rounding"))
-    if is_number(unwrap(input)) or x.literal is not None:
-        return constant(unwrap(input) if x.literal is None else x.literal, t)
+    if x.literal is not None:
+        number = constant(x.literal, dt.int64 if t.is_ptr() else t)
+        return reinterpret(number, t)
     return convert(x, t, rounding)
 
 

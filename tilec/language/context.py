@@ -41,6 +41,14 @@ class Context:
             builder.block, builder.before, builder.loc = saved
 
 
+class CallableInKernels:
+    """Value of `__tilec_builtin__` of a class that kernels may call: true of the class, and not
+    of its instances."""
+
+    def __get__(self, instance: object, owner: type) -> bool:
+        return instance is None
+
+
 class _Active(threading.local):
     context: Context | None = None
 
@@ -56,7 +64,8 @@ def active() -> Context | None:
 def current(what: str = "a tilec.language function") -> Context:
     """The active context; CompilationError, naming `what`, outside of a kernel."""
     if _active.context is None:
-        raise CompilationError(f"{what} can only be used inside a @tilec.jit kernel")
+        raise CompilationError(f"{what} can only be used inside a @tilec.jit kernel", None,
+                               "decorate the function with @tilec.jit, launch it by fn[grid](...)")
     return _active.context
 
 

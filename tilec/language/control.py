@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from tilec.language.context import error
+from tilec.language.context import CallableInKernels, error
 from tilec.language.values import const_int, const_value, unwrap
 
 
@@ -21,7 +21,7 @@ class range:
     none. The other options are accepted for Triton's sake and change nothing.
     """
 
-    __tilec_builtin__ = True
+    __tilec_builtin__ = CallableInKernels()
 
     def __init__(self, arg1: Any, arg2: Any = None, step: Any = None, num_stages: Any = None,
                  loop_unroll_factor: Any = None, disallow_acc_multi_buffer: bool = False,
@@ -33,7 +33,8 @@ class range:
         self.unroll = _count(loop_unroll_factor, "loop_unroll_factor of tl.range")
 
     def __iter__(self) -> NoReturn:
-        raise error("tl.range can only be iterated over by `for` in a kernel")
+        raise error("tl.range can only be iterated over by `for` in a kernel",
+                    "outside of one use Python's range")
 
 
 def _count(x: Any, what: str) -> int:
@@ -42,7 +43,7 @@ def _count(x: Any, what: str) -> int:
         return 0
     n = const_int(x, what)
     if n < 0:
-        raise error(f"{what} is {n}, expected 0 or more")
+        raise error(f"{what} is {n}, expected 0 or more", "leave it out for the default")
     return n
 
 
@@ -50,7 +51,7 @@ class static_range:
     """What a `for` loop goes over that the compiler unrolls: the bounds and the step are known at
     compile time, and so is the loop variable."""
 
-    __tilec_builtin__ = True
+    __tilec_builtin__ = CallableInKernels()
 
     def __init__(self, arg1: Any, arg2: Any = None, step: Any = None) -> None:
         lo, hi = _bounds((arg1, arg2))
@@ -58,7 +59,8 @@ class static_range:
         self.hi = const_int(hi, "the end of tl.static_range")
         self.step = 1 if step is None else const_int(step, "the step of tl.static_range")
         if self.step == 0:
-            raise error("the step of tl.static_range is 0")
+            raise error("the step of tl.static_range is 0", "such a loop would not end")
 
     def __iter__(self) -> NoReturn:
-        raise error("tl.static_range can only be iterated over by `for` in a kernel")
+        raise error("tl.static_range can only be iterated over by `for` in a kernel",
+                    "outside of one use Python's range")

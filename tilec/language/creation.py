@@ -45,7 +45,8 @@ def check_shape(shape: Any, what: str) -> tuple[int, ...]:
     extents = const_ints(shape, f"the shape of {what}")
     for n in extents:
         if n < 1:
-            raise error(f"{what}: extent {n} in shape {list(extents)} is not positive")
+            raise error(f"{what}: extent {n} in shape {list(extents)} is not positive",
+                        "a tile has an element or more in each dimension")
     return check_size(extents, what)
 
 
@@ -58,7 +59,8 @@ def arange(start: int, end: int) -> tensor:
     low = const_int(start, "the start of tl.arange")
     high = const_int(end, "the end of tl.arange")
     if high <= low:
-        raise error(f"tl.arange: end {high} is not above start {low}")
+        raise error(f"tl.arange: end {high} is not above start {low}",
+                    "the arguments are tl.arange(start, end), and a tile has an element or more")
     if not (-2**31 <= low and high <= 2**31):
         raise error(f"tl.arange: {low} to {high} does not fit int32",
                     "add the base to the range: `base + tl.arange(0, n)`")
@@ -78,7 +80,7 @@ def full(shape: Any, value: Any, dtype: Any) -> tensor:
         return constant(value, t, extents)
     x = to_tensor(value)
     if x.shape:
-        raise error(f"tl.full: the value is a {x}, expected a number or a scalar",
+        raise error(f"tl.full: found {x} as value, expected a number or a scalar",
                     "tl.broadcast_to repeats a tile")
     return splat(convert(x, t), extents)
 
@@ -94,5 +96,6 @@ def zeros(shape: Any, dtype: Any) -> tensor:
 def zeros_like(input: Any) -> tensor:
     """Zeros of the shape and dtype of `input`."""
     if not isinstance(input, tensor):
-        raise error(f"tl.zeros_like: expected a tile, found {describe(input)}")
+        raise error(f"tl.zeros_like: expected a tile, found {describe(input)}",
+                    "tl.zeros(shape, dtype) takes a shape")
     return constant(0, input.dtype, input.shape)

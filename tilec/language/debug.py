@@ -17,6 +17,7 @@ from tilec.language.values import (
     is_number,
     tensor,
     to_tensor,
+    unwrap,
 )
 
 
@@ -43,7 +44,7 @@ def static_print(*values: Any, sep: str = " ", end: str = "\n", file: Any = None
 def device_print(prefix: str, *args: Any, hex: bool = False) -> None:
     """Print `prefix` and every element of `args` at run time, each on a line that says which
     program and which index it is of; integers in hexadecimal with hex=True."""
-    text = const_value(prefix, "the prefix of tl.device_print")
+    text = unwrap(prefix)
     if not isinstance(text, str):
         raise error(f"tl.device_print: the prefix is {describe(prefix)}, expected a string",
                     'write tl.device_print("name", x)')
@@ -69,11 +70,13 @@ def assume(cond: Any) -> None:
     """Promise that the scalar condition `cond` holds; the compiler may build on it."""
     if is_number(cond):
         if not cond:
-            raise error("tl.assume: the condition is false at compile time")
+            raise error("tl.assume: the condition is false at compile time",
+                        "it would promise what does not hold; remove it, or check the constexprs")
         return
     holds = to_bool(cond, "the condition of tl.assume")
     if holds.shape:
-        raise error(f"tl.assume: the condition is a {holds}, expected a scalar")
+        raise error(f"tl.assume: found {holds} as condition, expected a scalar",
+                    "promises about tiles are made by tl.multiple_of and tl.max_contiguous")
     current().builder.insert(ops.Assume(holds.handle))
 
 
@@ -92,7 +95,8 @@ def _hint(input: Any, values: Any, what: str, attribute: str) -> Any:
         raise error(f"{what}: {len(counts)} values are given for {x}",
                     f"give one for each of its {x.rank} dimensions")
     if any(n < 1 for n in counts):
-        raise error(f"{what}: the values are {list(counts)}, expected positive ones")
+        raise error(f"{what}: the values are {list(counts)}, expected positive ones",
+                    "1 promises nothing")
     named: dict[str, Any] = {attribute: counts}
     out = emit(ops.Hint(x.handle, **named))
     out.literal = x.literal

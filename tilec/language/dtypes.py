@@ -11,6 +11,7 @@ from typing import Any
 
 from tilec.errors import CompilationError, did_you_mean
 from tilec.ir import types as ir
+from tilec.language.context import CallableInKernels
 
 
 class dtype:
@@ -182,6 +183,8 @@ class dtype:
 class pointer_type(dtype):
     """A pointer to elements of one type; a const one may not be stored through."""
 
+    __tilec_builtin__ = CallableInKernels()
+
     def __init__(self, element_ty: dtype, const: bool = False) -> None:
         if not isinstance(element_ty, dtype) or not isinstance(element_ty.ir, ir.Scalar):
             raise CompilationError(f"a pointer to {element_ty!r} is not possible", None,
@@ -285,7 +288,8 @@ def from_name(name: str) -> dtype:
 
 def _scalar(t: dtype) -> ir.Scalar:
     if not isinstance(t.ir, ir.Scalar):
-        raise CompilationError(f"a pointer to {t} is not possible")
+        raise CompilationError(f"a pointer to {t} is not possible", None,
+                               "point to a number type such as tl.float32")
     return t.ir
 
 

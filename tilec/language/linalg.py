@@ -24,7 +24,8 @@ def _check_operands(a: tensor, b: tensor) -> None:
         raise error(f"tl.dot: {a} has {a.shape[-1]} columns, {b} has {b.shape[-2]} rows",
                     "they must be equal; tl.trans swaps rows and columns")
     if a.shape[:-2] != b.shape[:-2]:
-        raise error(f"tl.dot: the batch extents of {a} and {b} differ")
+        raise error(f"tl.dot: the batch extents of {a} and {b} differ",
+                    "the first extents must be equal; tl.broadcast_to repeats")
     if a.dtype != b.dtype or not (a.dtype in _OPERANDS or a.dtype.is_fp8()):
         raise error(f"tl.dot: the operands are {a} and {b}",
                     "both must have one dtype out of int8, float16, bfloat16, float32, float64 "
@@ -62,7 +63,7 @@ def dot(input: Any, other: Any, acc: Any = None, input_precision: str | None = N
     shape = (*a.shape[:-1], b.shape[-1])
     c = constant(0, t, shape) if acc is None else acc
     if not isinstance(c, tensor) or c.shape != shape or c.dtype != t:
-        raise error(f"tl.dot: the accumulator is {describe(c)}, expected a {t}"
+        raise error(f"tl.dot: found {describe(c)} as accumulator, expected {t}"
                     f"[{', '.join(map(str, shape))}] tile",
                     f"make it by tl.zeros({shape}, tl.{t.numpy_name})")
     precision = const_value(input_precision, "input_precision")
@@ -71,5 +72,5 @@ def dot(input: Any, other: Any, acc: Any = None, input_precision: str | None = N
         precision = "ieee" if loose is False else "tf32"
     if precision not in PRECISIONS:
         raise error(f"tl.dot: input_precision is {precision!r}, expected one of "
-                    f"{', '.join(map(repr, PRECISIONS))}")
+                    f"{', '.join(map(repr, PRECISIONS))}", "leave it out for the default, 'tf32'")
     return emit(ops.Dot(a.handle, b.handle, c.handle, input_precision=precision))

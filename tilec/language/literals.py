@@ -48,8 +48,6 @@ def convert(x: bool | int | float, t: dt.dtype) -> bool | int | float:
     """The value of a number in type `t`, by the rules of casts (semantics.md section 5): integers
     wrap, floats round to nearest even, floats to integers truncate and saturate."""
     scalar = t.ir
-    if isinstance(scalar, ir.Pointer):
-        return int(x)
     assert isinstance(scalar, ir.Scalar), t
     if scalar.is_bool:
         return x != 0

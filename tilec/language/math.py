@@ -62,7 +62,8 @@ def abs(x: Any) -> tensor:
     """Absolute value of any number type, fp8 included; the least signed integer stays itself."""
     value = to_tensor(x)
     if value.dtype.is_ptr():
-        raise error(f"tl.abs takes numbers, found {value}")
+        raise error(f"tl.abs takes numbers, found {value}",
+                    "load what the pointer points at first")
     return value if value.dtype.is_int_unsigned() else emit(ops.Abs(value.handle))
 
 
@@ -85,7 +86,8 @@ def cdiv(x: Any, div: Any) -> Any:
     x, div = unwrap(x), unwrap(div)
     if is_number(x) and is_number(div):
         if div == 0 or not (isinstance(x, int) and isinstance(div, int)):
-            raise error(f"cdiv({x!r}, {div!r}): expected integers and a divisor that is not 0")
+            raise error(f"cdiv({x!r}, {div!r}): expected integers and a divisor that "
+                        "is not 0", "for floats, round up by tl.ceil(x / y)")
         return -(-x // div)
     return floordiv(x + (div - 1), div)
 

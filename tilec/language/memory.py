@@ -44,7 +44,7 @@ def _choice(value: Any, name: str, choices: tuple[str, ...], what: str) -> str:
     value = "" if value is None else value
     if value not in choices:
         raise error(f"{what}: {name} is {value!r}, expected one of "
-                    f"{', '.join(repr(c) for c in choices if c)}")
+                    f"{', '.join(repr(c) for c in choices if c)}", "leave it out for the default")
     return str(value)
 
 
@@ -77,7 +77,7 @@ def _refuse_tiles(what: str, **values: Any) -> None:
     """CompilationError for a tile beside a scalar pointer."""
     for name, value in values.items():
         if isinstance(value, tensor) and value.shape:
-            raise error(f"{what}: the {name} is a {value}, but the pointer is a scalar",
+            raise error(f"{what}: found {value} as {name}, but the pointer is a scalar",
                         "make a tile of pointers by adding offsets: `ptr + tl.arange(0, BLOCK)`")
 
 
@@ -88,7 +88,7 @@ def _fit(pointer: tensor, what: str, **values: Any) -> None:
     for name, value in values.items():
         shape = common_shape(f"{what}, pointer and {name}", pointer.shape, *shapes_of((value,)))
         if shape != pointer.shape:
-            raise error(f"{what}: the {name} is a {value}, the pointer a {pointer}",
+            raise error(f"{what}: {name} and pointer differ: {value} and {pointer}",
                         f"the {name} must broadcast to the shape of the pointer")
 
 

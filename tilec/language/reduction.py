@@ -82,11 +82,12 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False) -> A
     many = isinstance(input, (tuple, list))
     inputs = [require_tile(x, "tl.reduce") for x in map(unwrap, input if many else (input,))]
     if not inputs:
-        raise error("tl.reduce: no tile is given")
+        raise error("tl.reduce: no tile is given", "pass a tile, or a tuple of tiles")
     shape = inputs[0].shape
     for x in inputs:
         if x.shape != shape:
-            raise error(f"tl.reduce: the tiles differ in shape: {inputs[0]} and {x}")
+            raise error(f"tl.reduce: the tiles differ in shape: {inputs[0]} and {x}",
+                        "broadcast them first: tl.broadcast(x, y)")
     wrapped: int | None = None
     if const_value(axis, "the axis of tl.reduce") is not None:
         wrapped = wrap_axis(axis, len(shape), "tl.reduce")
@@ -99,7 +100,7 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False) -> A
 def _number_tile(input: Any, what: str) -> tensor:
     x = require_tile(input, what)
     if x.dtype.is_ptr():
-        raise error(f"{what} takes numbers, found {x}")
+        raise error(f"{what} takes numbers, found {x}", "load what the pointers point at first")
     refuse_fp8(what, x.dtype)
     return x
 
@@ -151,7 +152,7 @@ def _with_index(x: tensor, axis: Any, combine_fn: Any, keep_dims: Any,
         x = convert(x, dt.float32)
     shape = x.shape
     if not shape:
-        raise error(f"{what}: {x} has no axis")
+        raise error(f"{what}: {x} has no axis", "a scalar is its own extreme, at no index")
     wrapped: int | None = None
     if const_value(axis, f"the axis of {what}") is not None:
         wrapped = wrap_axis(axis, x.rank, what)

@@ -52,7 +52,8 @@ def where(condition: Any, x: Any, y: Any) -> tensor:
 def _nan_wins(propagate_nan: Any, what: str) -> bool:
     value = const_value(propagate_nan, f"propagate_nan of {what}")
     if not isinstance(value, (bool, PropagateNan)):
-        raise error(f"{what}: propagate_nan is {value!r}, expected tl.PropagateNan.NONE or .ALL")
+        raise error(f"{what}: propagate_nan is {value!r}, expected a tl.PropagateNan",
+                    "tl.PropagateNan.NONE lets a number win over NaN, tl.PropagateNan.ALL the NaN")
     return value is True or value is PropagateNan.ALL
 
 

@@ -228,7 +228,8 @@ def to_bool(x: Any, what: str = "a condition") -> tensor:
     if is_number(x):
         return constant(x, dt.int1)
     if not isinstance(x, tensor) or x.dtype.is_ptr():
-        raise error(f"{what} has to be a bool or a number, found {describe(x)}")
+        raise error(f"{what} has to be a bool or a number, found {describe(x)}",
+                    "compare it with something; a pointer's address is `p.to(tl.int64)`")
     return convert(x, dt.int1)
 
 

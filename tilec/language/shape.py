@@ -30,7 +30,8 @@ def wrap_axis(axis: Any, rank: int, what: str) -> int:
     value = const_int(axis, f"the axis of {what}")
     if not -rank <= value < rank:
         if not rank:
-            raise error(f"{what}: a scalar has no axis {value}")
+            raise error(f"{what}: a scalar has no axis {value}",
+                        "tl.full(shape, x, dtype) makes a tile of a scalar")
         raise error(f"{what}: axis {value} is out of range for {rank} dimensions",
                     f"expected {-rank} to {rank - 1}")
     return value % rank
@@ -39,7 +40,8 @@ def wrap_axis(axis: Any, rank: int, what: str) -> int:
 def require_tile(x: Any, what: str) -> tensor:
     """`x`, if it is a tile or scalar tensor; CompilationError for anything else."""
     if not isinstance(x, tensor):
-        raise error(f"{what}: expected a tile, found {describe(x)}")
+        raise error(f"{what}: expected a tile, found {describe(x)}",
+                    "tl.full(shape, value, dtype) makes a tile of a number")
     return x
 
 
@@ -62,7 +64,8 @@ def index(x: tensor, key: Any) -> tensor:
                         "a tile's elements live in many threads; load the part that you need, or "
                         "reduce with a mask: tl.sum(tl.where(i == k, x, 0))")
     if kept > x.rank:
-        raise error(f"{x} has {x.rank} dimensions, indexed by {kept} slices")
+        raise error(f"{x} has {x.rank} dimensions, indexed by {kept} slices",
+                    "write one `:` for each dimension")
     if not axes:
         return x
     # Dimensions that are not named follow, as in numpy.
@@ -89,7 +92,8 @@ def expand_dims(input: Any, axis: Any) -> tensor:
     rank = x.rank + len(given)
     axes = sorted(wrap_axis(a, rank, "tl.expand_dims") for a in given)
     if len(set(axes)) != len(axes):
-        raise error(f"tl.expand_dims: axes {list(given)} name one place twice")
+        raise error(f"tl.expand_dims: axes {list(given)} name one place twice",
+                    "every axis is a place in the result's shape")
     return insert_axes(x, axes)
 
 

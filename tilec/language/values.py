@@ -18,7 +18,7 @@ from tilec.ir import types as ir
 from tilec.ir.core import Value
 from tilec.ir.types import element_of, shape_of
 from tilec.language import dtypes as dt
-from tilec.language.context import current, error
+from tilec.language.context import CallableInKernels, current, error
 from tilec.language.literals import convert, literal_dtype
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,8 +30,6 @@ class tensor:
     handle: the IR value. literal: the number it was made of, where the front end turned a Python
     number assigned to a name into a tensor, so that it still serves as a compile-time number.
     """
-
-    __tilec_builtin__ = True
 
     def __init__(self, handle: Value, literal: int | float | bool | None = None) -> None:
         self.handle = handle
@@ -97,7 +95,7 @@ class constexpr:
     kernels.
     """
 
-    __tilec_builtin__ = True
+    __tilec_builtin__ = CallableInKernels()
 
     def __init__(self, value: Any) -> None:
         self.value = unwrap(value)
@@ -178,7 +176,7 @@ def builtin(fn: F) -> F:
             return fn(*args, **kwargs)
         except TypeError as e:
             _check_call(shown, fn, args, kwargs)
-            raise error(f"{shown}: {e}") from e
+            raise error(f"{shown}: {e}", f"the signature is {_signature(shown, fn)}") from e
 
     guarded.__tilec_builtin__ = True  # type: ignore[attr-defined]
     return guarded  # type: ignore[return-value]
@@ -190,9 +188,14 @@ def _check_call(shown: str, fn: Callable[..., Any], args: Any, kwargs: Any) -> N
     try:
         signature.bind(*args, **kwargs)
     except TypeError as e:
-        plain = ", ".join(str(p.replace(annotation=p.empty))
-                          for p in signature.parameters.values())
-        raise error(f"{shown}: {e}", f"the signature is {shown}({plain})") from None
+        raise error(f"{shown}: {e}", f"the signature is {_signature(shown, fn)}") from None
+
+
+def _signature(shown: str, fn: Callable[..., Any]) -> str:
+    """The signature of `fn` without annotations."""
+    parameters = inspect.signature(fn).parameters.values()
+    plain = [p.replace(annotation=p.empty) for p in parameters]
+    return f"{shown}{inspect.Signature(plain)}"
 
 
 def method(*names: str) -> Callable[[F], F]:
@@ -228,7 +231,8 @@ def const_int(x: Any, what: str) -> int:
     """Like `const_value`, for integers."""
     value = const_value(x, what)
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        raise error(f"{what} has to be an integer, found {value!r}")
+        raise error(f"{what} has to be an integer, found {value!r}",
+                    "sizes and axes are whole numbers; `//` divides to one")
     return operator.index(value)
 
 

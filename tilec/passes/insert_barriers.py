@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tilec.ir import ops
+from tilec.ir.conversion import Shared
 from tilec.ir.core import Block, Module, Op
 from tilec.ir.ops.base import ScratchOp
-from tilec.ir.scratch import has_internal_barrier, scratch_bytes
+from tilec.ir.scratch import move_plan, scratch_bytes
+from tilec.ir.types import Tensor
 from tilec.passes.allocate_shared import buffer_bytes
 from tilec.passes.base import Pass
 
@@ -95,6 +97,16 @@ def _access(op: Op, pending: _Pending) -> None:
         return
     pending.reads |= reads
     pending.writes |= writes
+
+
+def has_internal_barrier(op: Op) -> bool:
+    """Whether all threads of the CTA wait between the op's writing of scratch and its reading."""
+    if isinstance(op, (ops.ConvertLayout, ops.Reshape)):
+        src, dst = op.x.type, op.result.type
+        assert isinstance(src, Tensor) and isinstance(dst, Tensor)
+        plan = move_plan(src, dst).plan
+        return not (isinstance(plan, Shared) and plan.warp_local)
+    return True
 
 
 def _ranges(op: Op) -> tuple[set[Range], set[Range]]:

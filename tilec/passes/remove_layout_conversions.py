@@ -13,7 +13,7 @@ from typing import ClassVar
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Func, Module, Op, Value
 from tilec.ir.layouts import Layout
-from tilec.ir.types import Tensor, element_of, layout_of, shape_of, with_layout
+from tilec.ir.types import Tensor, layout_of, shape_of, with_layout
 from tilec.passes.base import Pass
 from tilec.passes.layout.edits import fits, legalize, remove_identities
 from tilec.passes.layout.rules import forward_rule, needs_rule
@@ -156,8 +156,8 @@ def _plan(value: Value, layout: Layout, plan: _Slice, limit: int) -> bool:
         plan.conversions[key] = None
         plan.cost += conversion_cost(value)
         return plan.cost < limit
-    # The op itself is free if the conversion was its only user: it moves instead of being copied.
-    if len(value.uses) > 1:
+    # An op whose only users are this conversion and its likes moves instead of being copied.
+    if len(value.uses) > 1 and not all(_converts_to(u, layout) for u in value.users):
         plan.cost += prod(shape_of(value.type)) * (HEAVY if _heavy(source) else 1)
     plan.copies[key] = source
     if plan.cost >= limit:
@@ -169,9 +169,12 @@ def _plan(value: Value, layout: Layout, plan: _Slice, limit: int) -> bool:
     return True
 
 
+def _converts_to(op: Op, layout: Layout) -> bool:
+    return isinstance(op, ops.ConvertLayout) and fits(op.result, layout)
+
+
 def _heavy(op: Op) -> bool:
-    element = element_of(op.results[0].type)
-    return isinstance(op, (ops.MathUnary, ops.Div, ops.Rem, ops.Reshape)) or element.bits == 64
+    return isinstance(op, (ops.MathUnary, ops.Div, ops.Rem, ops.Reshape))
 
 
 def _needs_if(op: Op, layout: Layout) -> list[Layout | None]:

@@ -139,9 +139,9 @@ class Decoder:
     def special_registers(self) -> dict[str, Array]:
         lanes = np.arange(self.lanes, dtype=np.uint32)
         bit = np.uint32(1) << (lanes % np.uint32(32))
-        names = {"%laneid": lanes % np.uint32(32), "%warpid": lanes // np.uint32(32)}
+        names: dict[str, Array] = {"%laneid": lanes % np.uint32(32), "%warpid": lanes // np.uint32(32)}
         names |= {"%lanemask_eq": bit, "%lanemask_lt": bit - np.uint32(1)}
-        names |= {"%lanemask_le": (bit - np.uint32(1)) | bit, "%lanemask_gt": ~((bit << 1) - 1)}
+        names["%lanemask_le"] = (bit - np.uint32(1)) | bit
         names["%lanemask_gt"] = ~((bit - np.uint32(1)) | bit)
         names["%lanemask_ge"] = ~(bit - np.uint32(1))
         for base in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid"):
@@ -302,12 +302,11 @@ class Decoder:
                 self.frame, self.pc = entry.frame, len(self.code)
                 self.index, self.entry, self.flat = index, entry, flat
                 if entry.instr is None:
-                    target = self.starts[flat.block_at[entry.jump]]
-                    self.emit(lambda mask, target=target: target, None)
+                    self.emit(_jump(self.starts[flat.block_at[entry.jump]]), None)
                 else:
                     self.emit(self.instruction(entry.instr), entry.instr)
             if placed.jump is not None:
-                self.emit(lambda mask, target=self.starts[placed.jump]: target, None)
+                self.emit(_jump(self.starts[placed.jump]), None)
         self.emit(lambda mask: self.machine.retire(mask), None)
 
     def emit(self, code: Code, instr: Instr | None) -> None:
@@ -332,23 +331,25 @@ class Decoder:
 
     def instruction(self, instr: Instr) -> Code:
         """One instruction as code; what cannot be decoded raises when it is executed."""
-        make = RULES.get(instr.op)
         try:
-            if make is None:
+            if instr.op not in RULES:
                 raise Unsupported(f"the instruction '{instr.op}'")
-            code = make(self, instr)
-            if instr.guard is not None and instr.op != "bra":
-                code = self.guarded(code, instr)
-            return code
+            code = RULES[instr.op](self, instr)
         except (Unsupported, ValueError, IndexError, KeyError) as error:
             reason = str(error) if isinstance(error, Unsupported) else "this form of instruction"
-            failure = positioned(f"the simulator does not know {reason}", instr)
-            self.unsupported.append(failure)
+            code = self.failing(positioned(f"the simulator does not know {reason}", instr))
+        if instr.guard is not None and instr.op != "bra":
+            code = self.guarded(code, instr)
+        return code
 
-            def fail(mask: Mask, failure: SimError = failure) -> None:
-                raise failure
+    def failing(self, failure: SimError) -> Code:
+        """Code that raises, for an instruction that could not be decoded."""
+        self.unsupported.append(failure)
 
-            return fail
+        def code(mask: Mask) -> None:
+            raise failure
+
+        return code
 
     def synced(self, members: Array, body: Callable[[Mask], None]) -> Code:
         """Run `body` once all lanes of each thread's member mask stand at this instruction."""
@@ -408,6 +409,10 @@ def as_type(array: Array, kind: Any) -> Array:
     if array.dtype.itemsize < size:
         raise Unsupported("a register narrower than the instruction's type")
     return array.view(kind)[:: array.dtype.itemsize // size]
+
+
+def _jump(target: int) -> Code:
+    return lambda mask: target
 
 
 def layout(params: list[Variable]) -> tuple[dict[str, int], int]:

@@ -98,6 +98,11 @@ def saturate(values: Array) -> Array:
     return np.where(np.isnan(values), values.dtype.type(0), clipped)
 
 
+def relu(values: Array) -> Array:
+    """Negative values and -0 become +0; NaN stays (.relu)."""
+    return np.where(np.signbit(values) & ~np.isnan(values), values.dtype.type(0), values)
+
+
 def to_odd(value: Array, error: Array) -> Array:
     """Round to odd: `value` is the nearest float64 of value + error; fix its last bit.
 
@@ -185,6 +190,11 @@ def narrow(values: Array, fmt: str, mode: str = "n", satfinite: bool = False) ->
 
 def odd32(values: Array) -> Array:
     """float64 rounded to odd float32, from values that are exact or themselves rounded to odd."""
+    bits = values.view(np.uint64)
+    low = np.uint64(0x1FFFFFFF)
+    if not np.count_nonzero(np.abs(values) < 2.0**-126):
+        sticky = np.where(bits & low, np.uint64(0x20000000), np.uint64(0))
+        return ((bits & ~low) | sticky).view(np.float64).astype(np.float32)
     near = values.astype(np.float32)
     error = values - near
     fix = (error != 0) & ((near.view(np.uint32) & np.uint32(1)) == 0) & ~np.isnan(error)

@@ -132,7 +132,7 @@ def encode_parameter(variable: Variable, value: Any, number: int) -> bytes:
     if value is None:
         value = 0
     if ty in ("f16", "f32", "f64"):
-        kind = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[ty]
+        kind: Any = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[ty]
         return kind(value).tobytes()
     if isinstance(value, float | np.floating) or (
         isinstance(value, np.generic) and value.dtype.kind not in "iub"
@@ -153,7 +153,7 @@ def _float_bits(value: Any, size: int, number: int) -> bytes:
     """A float for a parameter declared by its bits: numpy scalars of that size keep their type."""
     if isinstance(value, np.generic) and value.dtype.itemsize == size:
         return value.tobytes()
-    kind = {2: np.float16, 4: np.float32, 8: np.float64}.get(size)
+    kind: Any = {2: np.float16, 4: np.float32, 8: np.float64}.get(size)
     if kind is None:
         raise SimError(f"argument {number}: a float for a parameter of {size} bytes")
     return kind(value).tobytes()

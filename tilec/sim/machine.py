@@ -78,7 +78,7 @@ class Machine:
                     if result is None:
                         pc += 1
                     elif result.__class__ is int:
-                        pc = result  # type: ignore[assignment]
+                        pc = result
                         self.steps += 1
                         if self.steps > self.max_steps:
                             raise Fault(
@@ -89,8 +89,13 @@ class Machine:
                         for target, threads in result:  # type: ignore[union-attr]
                             self.add(target, threads)
                         break
+        except SimError:
+            raise
         except (Fault, Unsupported) as error:
             raise self.located(error, where[pc]) from None
+        except Exception as error:  # a mistake of the simulator's own: say which instruction
+            error.add_note(f"in {place_of(where[pc])}")
+            raise
 
     def located(self, error: Fault | Unsupported, instr: Instr | None) -> SimError:
         """The fault as an error with thread and position."""
@@ -102,6 +107,10 @@ class Machine:
     def full(self, mask: Mask) -> Array:
         """A mask as an array."""
         return self.ones if mask is None else mask
+
+    def everyone(self, mask: Mask) -> bool:
+        """Whether the threads are all that live."""
+        return mask is None or bool(np.array_equal(mask, self.live))
 
     def add(self, pc: int, mask: Mask) -> None:
         """Threads `mask` stand before instruction `pc` and can run."""
@@ -121,19 +130,17 @@ class Machine:
                 raise self.deadlock(where)
             return None
         if self.stripes == 1:
-            key = min(pending) if self.budget > 0 else max(pending)
-            mask: Mask = pending.pop(key)
-            self.low = min(pending)[1] if pending else _NOWHERE
+            stripe, first = 0, self.budget > 0
             self.budget = _FAIR
         else:
             stripe = int(self.rng.choice(sorted({s for s, _ in pending})))
-            mine = [k for k in pending if k[0] == stripe]
-            key = min(mine) if self.rng.random() < 0.98 else max(mine)
-            mask = pending.pop(key)
-            self.low = -1
-        if np.count_nonzero(mask) == self.lanes:
-            mask = None
-        return key[1], mask
+            first = bool(self.rng.random() < 0.98)
+            self.budget = int(self.rng.integers(1, 8))
+        mine = sorted(k for k in pending if k[0] == stripe)
+        key = mine[0] if first else mine[-1]
+        mask = pending.pop(key)
+        self.low = mine[1][1] if first and len(mine) > 1 else _NOWHERE
+        return key[1], None if np.count_nonzero(mask) == self.lanes else mask
 
     def join(self, pc: int) -> Code:
         """The code at a block's start: let others catch up where they stand before it."""
@@ -141,10 +148,8 @@ class Machine:
         def code(mask: Mask) -> Moves | None:
             if pc < self.low and self.budget > 0:
                 self.budget -= 1
-                if self.low == _NOWHERE:
-                    self.budget = _FAIR
                 return None
-            return [(pc + 1, mask)] if self.low < _NOWHERE else None
+            return [(pc, mask)]
 
         return code
 

@@ -222,7 +222,8 @@ def host_bytes(address: int, size: int) -> Array:
     """A view of `size` bytes of host memory."""
     if size == 0:
         return np.empty(0, np.uint8)
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+    buffer: Any = (ctypes.c_uint8 * size).from_address(address)
+    return np.frombuffer(buffer, np.uint8)
 
 
 def extent(array: Array) -> tuple[int, int]:

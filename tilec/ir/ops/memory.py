@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilec.ir.core import Op, Value, attr, operand, operands
+from tilec.ir.ops.base import ScratchOp
 from tilec.ir.types import Pointer, Scalar, Type, element_of, i1, refines, with_element
 
 CACHE_LOAD = ("", ".ca", ".cg", ".cv")
@@ -64,7 +65,7 @@ class Store(MemoryOp, effects={"write"}):
         return ()
 
 
-class AtomicRmw(MemoryOp, effects={"read", "write"}):
+class AtomicRmw(ScratchOp, MemoryOp, effects={"read", "write"}):
     """Atomic read-modify-write; gives the old values, poison where the mask does not hold."""
 
     name = "tile.atomic_rmw"

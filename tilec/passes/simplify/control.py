@@ -180,6 +180,6 @@ def while_unused(op: ops.While, builder: Builder) -> Values | None:
 
 
 PATTERNS = (
-    if_known, if_same_results, if_unused_results, if_to_select, if_not, for_known_trips,
+    if_known, if_not, if_same_results, if_unused_results, if_to_select, for_known_trips,
     for_invariant, for_unused, while_never, while_invariant, while_unused,
 )

@@ -25,6 +25,14 @@ Update = Callable[[Array, Array], Array]
 _OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
 
+def _wrapping_add(old: Array, new: Array) -> Array:
+    return old + new
+
+
+WRAPPING_ADD: Update = _wrapping_add
+"""Integer addition, whose order no result shows unless old values are asked for."""
+
+
 def _signed(op: Callable[[Array, Array], Array], ty: str) -> Update:
     kind = np.dtype(f"{'int' if ty[0] == 's' else 'uint'}{ty[1:]}")
     return lambda old, new: op(old.view(kind), new.view(kind)).view(old.dtype)
@@ -65,8 +73,10 @@ def update_of(name: str, ty: str, shared: bool) -> Update:
         return lambda old, new: np.where(
             (old == 0) | (old > new), new, old - old.dtype.type(1)
         ).astype(old.dtype)
+    if name == "add":
+        return WRAPPING_ADD
     table: dict[str, Any] = {
-        "add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
         "min": np.minimum, "max": np.maximum,
     }  # fmt: skip
     return _signed(table[name], ty if name in ("min", "max") else "u" + ty[1:])
@@ -87,8 +97,10 @@ def atom(decoder: Decoder, instr: Instr) -> Code:
     values = operands[1].items if operands[1].kind == "vec" else (operands[1],)
     sources = [decoder.src(o, bits, instr.scope) for o in values]
     swap = decoder.src(operands[2], bits, instr.scope) if name == "cas" else None
-    outs = result.items if result is not None and result.kind == "vec" else (result,)
-    targets = [None if o is None else decoder.dst(o, bits, instr.scope) for o in outs]
+    targets: list[Array | None] = [None] * count
+    if result is not None:
+        outs = result.items if result.kind == "vec" else (result,)
+        targets = [decoder.dst(o, bits, instr.scope) for o in outs]
     space = space_of(instr)
     locate = locator(decoder, operands[0], space, instr.scope)
     update = None if name == "cas" else update_of(name, ty, space == "shared")
@@ -120,6 +132,9 @@ def _apply(
     who = np.arange(len(index)) if lanes is None else lanes
     mine = source[who]
     other = None if swap is None else swap[who]
+    if target is None and update is WRAPPING_ADD:
+        np.add.at(view, index, mine)
+        return
     old = np.empty(len(index), view.dtype)
     if len(np.unique(index)) == len(index):
         batches = [slice(None)] if len(index) else []

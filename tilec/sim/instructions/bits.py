@@ -298,16 +298,12 @@ def prmt(decoder: Decoder, instr: Instr) -> Code:
     target = decoder.dst(d, "b32", instr.scope)
     x, y, selector = (decoder.src(o, "b32", instr.scope) for o in (a, b, c))
     mode = instr.mods[-1] if instr.mods[-1] != "b32" else ""
+    if c.kind == "imm" and not mode:
+        return assign(target, lambda: _fixed_permute(x, y, c.value))
     rows = np.arange(decoder.lanes)
 
     def compute() -> Array:
-        pool = np.concatenate(
-            [
-                np.ascontiguousarray(x).view(np.uint8).reshape(-1, 4),
-                np.ascontiguousarray(y).view(np.uint8).reshape(-1, 4),
-            ],
-            axis=1,
-        )
+        pool = np.concatenate([_as_bytes(x), _as_bytes(y)], axis=1)
         picks = _selectors(selector, mode)
         result = np.empty((len(rows), 4), np.uint8)
         for i in range(4):
@@ -317,6 +313,22 @@ def prmt(decoder: Decoder, instr: Instr) -> Code:
         return result.view(np.uint32).reshape(-1)
 
     return assign(target, compute)
+
+
+def _as_bytes(x: Array) -> Array:
+    """uint32 values as rows of four bytes."""
+    return np.ascontiguousarray(x).view(np.uint8).reshape(-1, 4)
+
+
+def _fixed_permute(x: Array, y: Array, selector: int) -> Array:
+    """prmt with a constant selector: four strided byte copies."""
+    sources = (_as_bytes(x), _as_bytes(y))
+    result = np.empty((len(x), 4), np.uint8)
+    for i in range(4):
+        pick = selector >> 4 * i & 15
+        byte = sources[pick >> 2 & 1][:, pick & 3]
+        result[:, i] = np.where(byte & np.uint8(0x80), 0xFF, 0) if pick & 8 else byte
+    return result.view(np.uint32).reshape(-1)
 
 
 _PRMT_MODES = {

@@ -111,7 +111,12 @@ def barrier(decoder: Decoder, instr: Instr) -> Code:
     if result is not None and flag is not None:
         finish = _reduction(decoder, instr, result, flag)
 
-    def code(mask: Mask) -> Moves:
+    plain = operation == "sync" and count is None and operands[0].kind == "imm"
+    only = operands[0].value
+
+    def code(mask: Mask) -> Moves | None:
+        if plain and machine.everyone(mask) and only not in machine.barriers:
+            return None
         threads = machine.gate(pc, mask, None) if aligned else machine.full(mask).copy()
         moves: Moves = []
         pairs = _uses(threads, number, count)

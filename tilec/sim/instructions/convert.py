@@ -80,7 +80,7 @@ def _float_to_float(instr: Instr, x: Array, dtype: str, stype: str) -> Callable[
         if sat:
             values = floats.saturate(values)
         if relu:
-            values = np.where(values < 0, values.dtype.type(0), values)
+            values = floats.relu(values)
         bits = floats.narrow(values, dtype, mode, satfinite)
         result = bits if view is None else bits.view(view)
         return floats.flush(result) if ftz and dtype == "f32" else result
@@ -165,7 +165,7 @@ def _packed(decoder: Decoder, instr: Instr, dtype: str, stype: str) -> Code:
     def compute() -> Array:
         values = load()
         if relu:
-            values = np.where(values < 0, values.dtype.type(0), values)
+            values = floats.relu(values)
         return np.ascontiguousarray(floats.narrow(values, to, mode, satfinite)).view(view)
 
     return assign(target, compute)

@@ -44,7 +44,7 @@ def encoder(instr: Instr, mode: str) -> Callable[[Array], Array]:
         if sat:
             values = floats.saturate(values)
         if relu:
-            values = np.where(values < 0, values.dtype.type(0), values)
+            values = floats.relu(values)
         bits = floats.narrow(values, base, mode)
         if base == "f32":
             result = bits.view(np.float32)
@@ -112,20 +112,24 @@ def fused(decoder: Decoder, instr: Instr) -> Code:
     encode = encoder(instr, mode)
     if ty == "f64":
         return assign(target, lambda: floats.fma64(x(), y(), z(), mode))
-    if ty in ("f32", "f32x2") and mode == "n":
-        return assign(target, lambda: encode(_fma32(x(), y(), z())))
+    if mode == "n":
+        base = ty.removesuffix("x2")
+        return assign(target, lambda: encode(_fma_near(x(), y(), z(), base)))
     return assign(target, lambda: encode(_sum(x().astype(np.float64) * y(), z(), mode)))
 
 
-def _fma32(a: Array, b: Array, c: Array) -> Array:
-    """float64 sums that round to float32 as the exact value does.
+def _fma_near(a: Array, b: Array, c: Array, fmt: str) -> Array:
+    """float64 sums that round to nearest in `fmt` as the exact value does.
 
-    The float64 sum is rounded twice; that differs from once only where it lies exactly half way
-    between two float32 values, or where the result is subnormal.
+    The product is exact and the float64 sum rounded. Rounding again to `fmt` differs from rounding
+    once only where the sum lies half way between two values of `fmt`, or is subnormal there.
     """
     total = a.astype(np.float64) * b + c
-    low = total.view(np.uint64) & np.uint64(0x1FFFFFFF)
-    if np.count_nonzero((low == np.uint64(0x10000000)) | (np.abs(total) < 2.0**-126)):
+    info = floats.FORMATS[fmt]
+    half = np.uint64(1 << (52 - info.precision))
+    low = total.view(np.uint64) & np.uint64(2 * int(half) - 1)
+    near_zero = (np.abs(total) < 2.0**info.emin) & (total != 0)
+    if np.count_nonzero((low == half) | near_zero):
         return floats.exact_fma(a, b, c)
     return total
 

@@ -172,17 +172,17 @@ def _product(instr: Instr) -> tuple[Callable[[Array, Array], Array], str]:
     ty = instr.type
     if instr.op.endswith("24"):
         shift = 8
-        kind = np.int64 if ty == "s32" else np.uint64
+        wide_kind: Any = np.int64 if ty == "s32" else np.uint64
 
         def low24(a: Array, b: Array) -> Array:
             up = a.dtype.type(shift)
-            wide = ((a << up) >> up).astype(kind) * ((b << up) >> up).astype(kind)
-            return (wide >> kind(16) if "hi" in instr.mods else wide).astype(a.dtype)
+            wide = ((a << up) >> up).astype(wide_kind) * ((b << up) >> up).astype(wide_kind)
+            return (wide >> wide_kind(16) if "hi" in instr.mods else wide).astype(a.dtype)
 
         return low24, ty
     if "wide" in instr.mods:
         wide = _WIDER[ty]
-        kind = {"u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64}[wide]
+        kind: Any = {"u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64}[wide]
         return (lambda a, b: a.astype(kind) * b.astype(kind)), wide
     if "hi" in instr.mods:
         return high_product, ty
@@ -260,9 +260,9 @@ def dot_product(decoder: Decoder, instr: Instr) -> Code:
     target = decoder.dst(d, "s32" if signed else "u32", instr.scope)
     x, y = decoder.src(a, "u32", instr.scope), decoder.src(b, "u32", instr.scope)
     z = decoder.src(c, "s32" if signed else "u32", instr.scope)
-    bytes_y = y.view(np.int8 if types[1] == "s32" else np.uint8).reshape(-1, 4)
+    bytes_y: Array = y.view(np.int8 if types[1] == "s32" else np.uint8).reshape(-1, 4)
     if instr.op == "dp4a":
-        left = x.view(np.int8 if types[0] == "s32" else np.uint8).reshape(-1, 4)
+        left: Array = x.view(np.int8 if types[0] == "s32" else np.uint8).reshape(-1, 4)
         right = bytes_y
     else:
         left = x.view(np.int16 if types[0] == "s32" else np.uint16).reshape(-1, 2)

@@ -1,0 +1,1 @@
+"""Ratio tables against peers measured in the same run: `python -m benchmarks.<name>`."""

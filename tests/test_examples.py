@@ -1,0 +1,119 @@
+"""Every example runs on the CPU and checks itself; and each of its kernels gives the same result
+from every file of its dump: the IR after each pass, the LLVM IR and the PTX.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilec import knobs
+from tilec.instruments import folder_name
+from tilec.runtime import host
+from tilec.tools.run import run_file
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+# Of the output of each: how many results it checks, and what else it must say.
+EXPECTED = {
+    "00_find_the_bug": (1, [
+        "(9, 0, 0) reads 28 elements past x_ptr (1000 elements); the mask tests",
+        "mask=cols < BLOCK", "it comes from"]),
+    "01_vector_add": (3, ["5000 bfloat16"]),
+    "02_fused_softmax": (6, ["one pass, 6 x 4096 bfloat16", "online, 4 x 1000 float16"]),
+    "03_norms": (14, ["layer norm db", "RMS norm dw"]),
+    "04_fused_chain": (2, ["bilinear", "nearest"]),
+    "05_many_small_problems": (1, ["40 problems in one launch"]),
+}
+# Levels below tile reorder reductions and use the hardware's formulas for exp and division.
+TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
+
+
+def test_every_example_is_expected():
+    assert [e.stem for e in EXAMPLES] == list(EXPECTED)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_runs_and_checks_itself(path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("TILEC_")}
+    done = subprocess.run([sys.executable, str(path)], env=env | {"PYTHONPATH": str(ROOT)},
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    checks, phrases = EXPECTED[path.stem]
+    assert done.stdout.count(": ok (error ") >= checks, done.stdout
+    for phrase in phrases:
+        assert phrase in done.stdout
+
+
+class Recorder:
+    """Stands in for host.run_on_cpu: keeps the first launch of each kernel, before and after."""
+
+    def __init__(self):
+        self.run = host.run_on_cpu
+        self.launches = {}
+
+    def __call__(self, kernel, values, grid, level, seed=None):
+        before = [copy(v) for v in values]
+        self.run(kernel, values, grid, level, seed)
+        self.launches.setdefault(kernel.hash, (kernel, before, [copy(v) for v in values], grid))
+
+
+def copy(value):
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def small(module, name):
+    """Run an example on few programs: the simulator goes through every instruction."""
+    if name == "00_find_the_bug":
+        x, out = np.ones((3, 100), np.float32), np.full(3, np.nan, np.float32)
+        module.mean[(3,)](x, out, 100, BLOCK=128)
+    elif name == "01_vector_add":
+        module.main(2500)
+    elif name == "03_norms":
+        module.check_kernels(7, 300, "float32", 2e-5)
+    elif name == "04_fused_chain":
+        module.main(13, 21)
+    elif name == "05_many_small_problems":
+        module.main(7)
+    else:
+        module.main()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_every_stage_gives_the_result(path, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(path.parent))
+    recorder = Recorder()
+    monkeypatch.setattr(host, "run_on_cpu", recorder)
+    with knobs.scope(dump_dir=tmp_path):
+        small(load(path), path.stem)
+    assert recorder.launches
+    for kernel, before, after, grid in recorder.launches.values():
+        folder = tmp_path / folder_name(kernel.name, kernel.hash)
+        files = [f for f in sorted(folder.iterdir()) if f.suffix in (".tir", ".ll", ".ptx")]
+        assert len(files) > 15
+        assert {f.suffix for f in files} == {".tir", ".ll", ".ptx"}
+        for file in files:
+            arrays = [copy(v) for v in before]
+            run_file(file, kernel.name, arrays, ",".join(map(str, grid)))
+            for got, expected in zip(arrays, after, strict=True):
+                if isinstance(expected, np.ndarray):
+                    assert_close(got, expected, file.name)
+
+
+def assert_close(got, expected, what):
+    tolerance = TOLERANCE.get(str(expected.dtype), 0)
+    got, expected = got.astype(np.float64), expected.astype(np.float64)
+    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance, err_msg=what)

@@ -1,0 +1,225 @@
+"""Executes plans that move a tile between register layouts; also any tile through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilec.codegen.context import CodeGen, thread_columns
+from tilec.codegen.emit import POINTER, Reg
+from tilec.codegen.memory import both, is_copy, live_register, owner
+from tilec.codegen.shuffle import from_lane, map_words
+from tilec.ir.conversion import NoOp, Plan, Registers, Select, Shared, Shuffles
+from tilec.ir.fragment import Fragment
+from tilec.ir.linear import LinearLayout
+
+
+def execute(cg: CodeGen, plan: Plan, x: Reg, offset: int) -> Reg:
+    """The registers after the plan, from one power-of-two part `x` in memory form.
+
+    offset: where the plan's scratch begins.
+    """
+    if isinstance(plan, NoOp):
+        return x
+    if isinstance(plan, Registers):
+        return cg.e.gather(x, plan.permutation)
+    if isinstance(plan, Shuffles):
+        return _shuffles(cg, plan, x)
+    assert isinstance(plan, Shared)
+    return _shared(cg, plan, x, offset)
+
+
+def as_stored(cg: CodeGen, x: Reg) -> Reg:
+    """Bools as bytes and pointers as integers, as plans move them."""
+    if x.elem == "i1":
+        return cg.e.convert("zext", x, "i8")
+    return cg.e.convert("ptrtoint", x, "i64") if x.elem == POINTER else x
+
+
+def as_held(cg: CodeGen, x: Reg, elem: str) -> Reg:
+    """The inverse of `as_stored`."""
+    if elem == "i1":
+        return cg.e.compare("ne", x, cg.e.const(0, "i8", x.n))
+    return cg.e.convert("inttoptr", x, POINTER) if elem == POINTER else x
+
+
+# ---- shuffles
+def _shuffles(cg: CodeGen, plan: Shuffles, x: Reg) -> Reg:
+    e = cg.e
+    words = [_pack(cg, x, registers) for registers in plan.src_words]
+    words = _select_steps(cg, plan.before, words)
+    lanes: dict[int, Reg] = {}
+
+    def source_lane(xor: int) -> Reg:
+        if xor not in lanes:
+            columns = (*plan.lane_columns, *plan.warp_columns)
+            lanes[xor] = e.int_op("xor", cg.thread_bits(columns), xor)
+        return lanes[xor]
+
+    moved = []
+    for source, xor in zip(plan.source, plan.lane_xor, strict=True):
+        word = words[source]
+        if plan.is_butterfly and not xor:
+            moved.append(word)
+            continue
+        lane = source_lane(xor)
+        moved.append(map_words(e, word, lambda w, at=lane: from_lane(e, w, at)))
+    moved = _select_steps(cg, plan.after, moved)
+    size = sum(map(len, plan.dst_words))
+    flat = [part for word, rs in zip(moved, plan.dst_words, strict=True)
+            for part in _unpack(cg, word, x, len(rs))]
+    names = [r for rs in plan.dst_words for r in rs]
+    by_register = dict(zip(names, flat, strict=True))
+    copies = plan.copies or tuple(range(size))
+    return e.build([by_register[c] for c in copies])
+
+
+def _pack(cg: CodeGen, x: Reg, registers: Sequence[int]) -> Reg:
+    """The word that holds these registers: packed into 32 bits if there are several."""
+    part = cg.e.gather(x, registers)
+    if not part.n:
+        return part
+    return cg.e.bitcast(part, f"i{part.bits * part.n}", 0)
+
+
+def _unpack(cg: CodeGen, word: Reg, like: Reg, count: int) -> list[Reg]:
+    if count == 1:
+        return [cg.e.bitcast(word, like.elem, 0)]
+    return cg.e.lane_list(cg.e.bitcast(word, like.elem, count))
+
+
+def _select_steps(cg: CodeGen, steps: Sequence[Select], words: list[Reg]) -> list[Reg]:
+    for step in steps:
+        bit = step.bit + (5 if step.holder == "warp" else 0)
+        unset = cg.is_thread(1 << bit)
+        words = [cg.e.select(unset, w, words[i ^ step.xor]) for i, w in enumerate(words)]
+    return words
+
+
+# ---- shared memory
+def _shared(cg: CodeGen, plan: Shared, x: Reg, offset: int) -> Reg:
+    e, size = cg.e, x.bits // 8
+    found: dict[int, Reg] = {}
+    for number, repetition in enumerate(plan.repetitions):
+        if number:
+            _fence(cg, plan)
+        _store_all(cg, plan, x, repetition.store, offset, size)
+        _fence(cg, plan)
+        loaded = _access(cg, plan.load, plan.vec_load, len(repetition.load), offset, size)
+        parts = []
+        for pointer in loaded:
+            kind = f"<{plan.vec_load} x {x.elem}>" if plan.vec_load > 1 else x.elem
+            parts.append(e.new(f"load {kind}, {pointer.type} {pointer.ref}, "
+                               f"align {size * plan.vec_load}", x.elem,
+                               plan.vec_load if plan.vec_load > 1 else 0))
+        lanes = [lane for part in parts for lane in e.lane_list(part)]
+        found.update(zip(repetition.load, lanes, strict=True))
+    copies = plan.copies or tuple(sorted(found))
+    return e.build([found[c] for c in copies])
+
+
+def _fence(cg: CodeGen, plan: Shared) -> None:
+    if plan.warp_local:
+        cg.warp_barrier()
+    else:
+        cg.barrier()
+
+
+def _store_all(cg: CodeGen, plan: Shared, x: Reg, registers: Sequence[int], offset: int,
+               size: int) -> None:
+    e, width = cg.e, plan.vec_store
+    skipped = plan.skip_warps << 5
+    done = e.label("stored")
+    pointers = _access(cg, plan.store, width, len(registers), offset, size)
+    if skipped:
+        write = e.label("store")
+        e.branch(cg.is_thread(skipped), write, done)
+        e.start(write)
+    for i, pointer in enumerate(pointers):
+        part = e.gather(x, registers[i * width:(i + 1) * width])
+        e.do(f"store {part.type} {part.ref}, {pointer.type} {pointer.ref}, align {size * width}")
+    if skipped:
+        e.jump(done)
+        e.start(done)
+
+
+def _access(cg: CodeGen, access: LinearLayout, width: int, count: int, offset: int, size: int
+            ) -> list[Reg]:
+    """Pointers of accesses 0, width, 2 width, ...: the thread's part once, constants where the
+    bits of a register are the thread's own in no case, else one XOR."""
+    e = cg.e
+    columns = thread_columns(access)
+    used = 0
+    for c in columns:
+        used |= c
+    used |= access.flip_bits
+    base = cg.thread_bits([c * size for c in columns])
+    base = e.int_op("xor", base, access.flip_bits * size)
+    flip = access.flip_bits
+    bases: dict[int, Reg] = {}
+    out = []
+    for i in range(0, count, width):
+        at = access.apply_packed(register=i) ^ flip
+        mixed, apart = at & used, at & ~used
+        if mixed not in bases:
+            bases[mixed] = cg.shared_address(offset, e.int_op("xor", base, mixed * size))
+        out.append(cg.shift(bases[mixed], apart * size))
+    return out
+
+
+# ---- row-major
+def through_memory(cg: CodeGen, x: Reg, src: Fragment, dst: Fragment, offset: int) -> Reg:
+    """Elements in row-major order through scratch: serves any two shapes of equal size."""
+    e, size = cg.e, x.bits // 8
+    mine = owner(cg, src)
+    for r in range(src.num_registers):
+        live = live_register(cg, src, r)
+        if live is False or is_copy(src, r):
+            continue
+        pointer = _row_major(cg, src, r, offset, size)
+        lane = e.lane(x, r)
+        condition = both(e, mine, live if isinstance(live, Reg) else None)
+        store = f"store {lane.elem} {lane.ref}, {pointer.type} {pointer.ref}, align {size}"
+        if condition is None:
+            e.do(store)
+            continue
+        write, after = e.label("store"), e.label("stored")
+        e.branch(condition, write, after)
+        e.start(write)
+        e.do(store)
+        e.jump(after)
+        e.start(after)
+    cg.barrier()
+    parts = []
+    for r in range(dst.num_registers):
+        live = live_register(cg, dst, r)
+        if live is False:
+            parts.append(Reg("poison", x.elem))
+            continue
+        pointer = _row_major(cg, dst, r, offset, size)
+        if live is not None:
+            # A dead element reads some place inside the scratch.
+            assert isinstance(live, Reg)
+            start = cg.shared_address(offset)
+            pointer = e.select(live, pointer, start)
+        parts.append(e.new(f"load {x.elem}, {pointer.type} {pointer.ref}, align {size}", x.elem))
+    return e.build(parts)
+
+
+def _row_major(cg: CodeGen, frag: Fragment, register: int, offset: int, size: int) -> Reg:
+    """The address of a register's element when the tile lies row-major from `offset` on."""
+    e = cg.e
+    place = frag.register_coords[register]
+    strides = [size] * len(frag.shape)
+    for d in reversed(range(len(strides) - 1)):
+        strides[d] = strides[d + 1] * frag.shape[d + 1]
+
+    def thread_part() -> Reg:
+        total = e.const(0, "i32")
+        for dim, stride in enumerate(strides):
+            part = e.int_op("mul", cg.coordinate(frag, dim), stride)
+            total = part if total.ref == "0" else e.binary("add", total, part)
+        return cg.shared_address(offset, total)
+
+    base = e.once(("row major", frag.shape, frag.linear, offset, size), thread_part)
+    constant = sum((b + x) * s for b, x, s in zip(place.base, place.xor, strides, strict=True))
+    return cg.shift(base, constant)

@@ -1,0 +1,162 @@
+"""Lowering of reductions: within a thread, across lanes by shuffles, across warps by shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilec.codegen.combine import identity, inline, single_op
+from tilec.codegen.context import CodeGen, fragment_of, lower
+from tilec.codegen.emit import Reg
+from tilec.codegen.memory import live_register
+from tilec.codegen.shuffle import ALL_LANES, butterfly
+from tilec.ir import ops
+from tilec.ir.core import Value
+from tilec.ir.scratch import ReducePlan, reduce_areas, reduce_plan
+from tilec.ir.types import Tensor, scalar_of
+
+Combine = Callable[[Sequence[Reg], Sequence[Reg]], list[Reg]]
+
+
+@lower(ops.Reduce)
+def _reduce(cg: CodeGen, op: ops.Reduce) -> None:
+    src = op.inputs[0].type
+    assert isinstance(src, Tensor)
+    plan = reduce_plan(src, op.axis)
+    values, combine = _prepared(cg, op)
+    values = _in_thread(cg, values, plan.members, combine)
+    dbg = cg.e.dbg
+    redux = _redux_name(cg, op, plan)
+    if redux is not None:
+        values = [cg.e.per_lane(lambda v: cg.e.call(redux, "i32", 0, (
+            v, cg.e.const(ALL_LANES, "i32"))), values[0])]
+    else:
+        for bit in plan.lanes:
+            other = [butterfly(cg.e, v, 1 << bit) for v in values]
+            values = combine(values, other)
+            cg.e.dbg = dbg
+    if plan.warps:
+        values = _across_warps(cg, op, plan, values, combine)
+    for result, value in zip(op.results, values, strict=False):
+        cg.set(result, value)
+
+
+def _prepared(cg: CodeGen, op: ops.Reduce) -> tuple[list[Reg], Combine]:
+    """Operands and combination, such that elements beyond the extent do not count."""
+    values = [cg.whole(v) for v in op.inputs]
+
+    def combine(a: Sequence[Reg], b: Sequence[Reg]) -> list[Reg]:
+        return inline(cg, op.body, [*a, *b])
+
+    frag = fragment_of(op.inputs[0])
+    if op.axis not in frag.padded_dims:
+        return values, combine
+    live = _live(cg, op.inputs[0])
+    neutral = identity(single_op(op.body))
+    if neutral is not None:
+        fill = cg.e.const(neutral, values[0].elem, values[0].n)
+        return [cg.e.select(live, values[0], fill)], combine
+
+    def flagged(a: Sequence[Reg], b: Sequence[Reg]) -> list[Reg]:
+        e = cg.e
+        (*left, fa), (*right, fb) = a, b
+        together = inline(cg, op.body, [*left, *right])
+        two = e.binary("and", fa, fb)
+        return [*(e.select(two, t, e.select(fa, x, y))
+                  for t, x, y in zip(together, left, right, strict=True)), e.binary("or", fa, fb)]
+
+    return [*values, live], flagged
+
+
+def _live(cg: CodeGen, value: Value) -> Reg:
+    """Per register, whether its coordinates lie inside the tile."""
+    frag = fragment_of(value)
+    lanes = []
+    for r in range(frag.num_registers):
+        inside = live_register(cg, frag, r)
+        lanes.append(inside if isinstance(inside, Reg) else cg.e.const(inside is None, "i1"))
+    return cg.e.build(lanes)
+
+
+def _in_thread(cg: CodeGen, values: Sequence[Reg], members: Sequence[Sequence[int]],
+               combine: Combine) -> list[Reg]:
+    """Registers members[i] of every value combined into lane i, in halves of the vector."""
+    e, rows, count = cg.e, len(members), len(members[0])
+    order = [m[j] for j in range(count) for m in members]
+    out = [e.gather(v, order) for v in values]
+    dbg = e.dbg
+    while count > 1:
+        half = count // 2
+        cut = half * rows
+        low = [e.gather(v, range(cut)) for v in out]
+        high = [e.gather(v, range(cut, 2 * cut)) for v in out]
+        rest = [e.gather(v, range(2 * cut, count * rows)) for v in out] if count % 2 else None
+        out = combine(low, high)
+        e.dbg = dbg
+        if rest is not None:
+            out = [e.concat([v, r]) for v, r in zip(out, rest, strict=True)]
+        count -= half
+    return list(out)
+
+
+_REDUX = {ops.Add: "add", ops.And: "and", ops.Or: "or", ops.Xor: "xor", ops.Minimum: "min",
+          ops.Maximum: "max"}
+
+
+def _redux_name(cg: CodeGen, op: ops.Reduce, plan: ReducePlan) -> str | None:
+    """The one instruction that reduces 32-bit integers over a whole warp."""
+    single = single_op(op.body)
+    kind = None if single is None else _REDUX.get(type(single))
+    if kind is None or len(plan.lanes) != 5 or cg.target.sm < 80:
+        return None
+    t = scalar_of(op.inputs[0].type)
+    if t.is_float or t.bits != 32:
+        return None
+    sign = "u" if kind in ("min", "max") and not t.is_signed else ""
+    return f"llvm.nvvm.redux.sync.{sign}{kind}"
+
+
+def _across_warps(cg: CodeGen, op: ops.Reduce, plan: ReducePlan, values: Sequence[Reg],
+                  combine: Combine) -> list[Reg]:
+    """Every warp leaves its partial results in scratch; every thread combines those it needs."""
+    e, count = cg.e, 1 << len(plan.warps)
+    areas, _ = reduce_areas(op)
+    own = [0] * len(plan.thread_places)
+    for k, bit in enumerate(plan.warps):
+        own[5 + bit] = 1 << k
+    place = [p * count for p in plan.thread_places]
+    free = fragment_of(op.inputs[0]).free_masks
+    mask = free["lane"] | free["warp"] << 5 | sum(1 << b for b in plan.lanes)
+    write, done = e.label("partial"), e.label("reduce")
+    at = cg.thread_bits([p | o for p, o in zip(place, own, strict=True)])
+    if mask:
+        e.branch(cg.is_thread(mask), write, done)
+        e.start(write)
+    bases = []
+    for value, area in zip(values, areas, strict=True):
+        stored = e.convert("zext", value, "i8") if value.elem == "i1" else value
+        size = stored.bits // 8
+        bases.append((stored.elem, size, op.offset + area))
+        pointer = cg.shared_address(op.offset + area, e.int_op("shl", at, size.bit_length() - 1))
+        for i, lane in enumerate(e.lane_list(stored)):
+            to = cg.shift(pointer, plan.places[i] * count * size)
+            e.do(f"store {lane.elem} {lane.ref}, {to.type} {to.ref}, align {size}")
+    if mask:
+        e.jump(done)
+        e.start(done)
+    cg.barrier()
+    loaded = []
+    thread = cg.thread_bits(place)
+    for (elem, size, base), value in zip(bases, values, strict=True):
+        pointer = cg.shared_address(base, e.int_op("shl", thread, size.bit_length() - 1))
+        parts = []
+        for start in plan.places:
+            source = cg.shift(pointer, start * count * size)
+            align = min(16, count * size)
+            parts.append(e.new(f"load <{count} x {elem}>, {source.type} {source.ref}, "
+                               f"align {align}", elem, count))
+        joined = e.concat(parts)
+        loaded.append(e.compare("ne", joined, e.const(0, "i8", joined.n))
+                      if value.elem == "i1" else joined)
+    rows = len(plan.places)
+    members = [[i * count + w for w in range(count)] for i in range(rows)]
+    return _in_thread(cg, loaded, members, combine)

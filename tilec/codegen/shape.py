@@ -1,0 +1,109 @@
+"""Lowering of ops that rearrange elements: register renaming where threads keep their elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from tilec.codegen.context import CodeGen, fragment_of, lower
+from tilec.codegen.emit import Reg
+from tilec.codegen.move import as_held, as_stored, execute, through_memory
+from tilec.codegen.values import remap
+from tilec.ir import ops
+from tilec.ir.conversion import NoOp, Registers
+from tilec.ir.fragment import Fragment
+from tilec.ir.scratch import move_plan
+from tilec.ir.types import Tensor
+
+Coords = tuple[int, ...]
+
+
+@lower(ops.ExpandDims)
+def _expand_dims(cg: CodeGen, op: ops.ExpandDims) -> None:
+    # The operand's layout is the result's sliced: the same registers in the same order.
+    axis = op.axis
+    _rename(cg, op, lambda at: at[:axis] + at[axis + 1:])
+
+
+@lower(ops.Broadcast)
+def _broadcast(cg: CodeGen, op: ops.Broadcast) -> None:
+    shape = fragment_of(op.x).shape
+    _rename(cg, op, lambda at: tuple(0 if n == 1 else c for c, n in zip(at, shape, strict=True)))
+
+
+@lower(ops.Trans)
+def _trans(cg: CodeGen, op: ops.Trans) -> None:
+    order = op.order
+
+    def source(at: Coords) -> Coords:
+        out = [0] * len(at)
+        for i, d in enumerate(order):
+            out[d] = at[i]
+        return tuple(out)
+
+    _rename(cg, op, source)
+
+
+def _rename(cg: CodeGen, op: ops.ExpandDims | ops.Broadcast | ops.Trans,
+            source: Callable[[Coords], Coords]) -> None:
+    """Every result register is the operand's register at source(coordinates)."""
+    src, dst = fragment_of(op.x), fragment_of(op.result)
+    of = _by_coords(src)
+    registers = [of[source(_coords(dst, r))] for r in range(dst.num_registers)]
+    for a, b in zip((*src.lane_bases, *src.warp_bases), (*dst.lane_bases, *dst.warp_bases),
+                    strict=True):
+        assert source(b) == a, f"{op.name} moves elements between threads"
+    cg.env[op.result] = remap(cg.tile(op.x), registers)
+
+
+def _coords(frag: Fragment, register: int) -> Coords:
+    place = frag.register_coords[register]
+    return tuple(b + x for b, x in zip(place.base, place.xor, strict=True))
+
+
+@lru_cache(maxsize=1024)
+def _by_coords(frag: Fragment) -> dict[Coords, int]:
+    found: dict[Coords, int] = {}
+    for r in range(frag.num_registers):
+        found.setdefault(_coords(frag, r), r)
+    return found
+
+
+@lower(ops.ConvertLayout, ops.Reshape)
+def _move(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape) -> None:
+    src_type, dst_type = op.x.type, op.result.type
+    assert isinstance(src_type, Tensor) and isinstance(dst_type, Tensor)
+    src, dst = fragment_of(op.x), fragment_of(op.result)
+    plan = move_plan(src_type, dst_type)
+    held = cg.tile(op.x)
+    if held.is_uniform and held.offset is None:
+        cg.set(op.result, held.reg)
+        return
+    if isinstance(plan.plan, (NoOp, Registers)):
+        permutation = plan.plan.permutation if isinstance(plan.plan, Registers) else \
+            tuple(range(dst.registers_per_part))
+        registers = [part * src.registers_per_part + r
+                     for part, _ in plan.parts for r in permutation]
+        cg.env[op.result] = remap(held, registers)
+        return
+    x = as_stored(cg, cg.whole(op.x))
+    if plan.plan is None:
+        moved = through_memory(cg, x, src, dst, op.offset)
+    else:
+        moved = _parts(cg, op, x, src)
+    cg.set(op.result, as_held(cg, moved, cg.element(op.result)))
+
+
+def _parts(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape, x: Reg, src: Fragment) -> Reg:
+    """One conversion for each odd index; they take turns with the scratch."""
+    assert isinstance(op.x.type, Tensor) and isinstance(op.result.type, Tensor)
+    plan = move_plan(op.x.type, op.result.type)
+    assert plan.plan is not None
+    n = src.registers_per_part
+    out = []
+    for number, (part, _) in enumerate(plan.parts):
+        if number and op.offset >= 0:
+            cg.barrier()
+        piece = cg.e.gather(x, range(part * n, (part + 1) * n))
+        out.append(execute(cg, plan.plan, piece, op.offset))
+    return cg.e.concat(out)
