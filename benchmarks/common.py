@@ -132,8 +132,9 @@ def add_output_flag(parser: argparse.ArgumentParser) -> None:
                         help="folder of the result file (default: benchmarks/results)")
 
 
-def report(name: str, title: str, body: str, folder: Path) -> None:
-    """Print the result, and write it to <folder>/<date>-<name>.md with command and versions."""
+def report(name: str, title: str, body: str, folder: Path, suffix: str = "") -> None:
+    """Print the result, and write it to <folder>/<date>-<name><suffix>.md, with the command that
+    made it, the date and the versions."""
     date = time.strftime("%Y-%m-%d", time.gmtime())
     hidden = ("--output", "--triton-python")  # with the paths that follow them
     flags = " ".join(a for a in sys.argv[1:] if "/" not in a and a not in hidden)
@@ -141,4 +142,4 @@ def report(name: str, title: str, body: str, folder: Path) -> None:
     text = f"# {title}\n\n`{command}`, {date}. {versions()}.\n\n{body}\n"
     print(text)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{date}-{name}.md").write_text(text)
+    (folder / f"{date}-{name}{suffix}.md").write_text(text)

@@ -25,7 +25,8 @@ ADD_N = 1 << 20
 # The constexprs of the first launch, and those of the launch after it.
 CONSTEXPRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "add": ({"BLOCK": 1024}, {"BLOCK": 2048}),
-    f"softmax {COLS}": ({"BLOCK": COLS, "EVEN": True}, {"BLOCK": COLS, "EVEN": False}),
+    f"softmax {COLS}": ({"BLOCK": COLS, "EVEN": True, "RELOAD": False},
+                        {"BLOCK": COLS, "EVEN": False, "RELOAD": False}),
 }
 Step = Callable[[dict[str, Any]], Any]
 
@@ -107,10 +108,16 @@ def child(who: str, kernel: str) -> None:
 
 # -- in the parent -------------------------------------------------------------------------------
 
+def environment() -> dict[str, str]:
+    """The children's: modules come as byte code, as installed packages do, and are found where
+    this process finds them."""
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return env | {"PYTHONPATH": os.pathsep.join([str(common.ROOT), *sys.path[1:]])}
+
+
 def run_child(who: str, kernel: str, cache: str) -> tuple[float, float]:
     """The times of `child` in a fresh process with this disk cache."""
-    env = os.environ | {"TILEC_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache,
-                        "PYTHONPATH": os.pathsep.join([str(common.ROOT), *sys.path[1:]])}
+    env = environment() | {"TILEC_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache}
     done = subprocess.run([sys.executable, "-m", "benchmarks.compile_time", "--child", who, kernel],
                           capture_output=True, text=True, env=env, cwd=common.ROOT, timeout=300)
     if done.returncode:
@@ -119,22 +126,38 @@ def run_child(who: str, kernel: str, cache: str) -> tuple[float, float]:
     return first, warm
 
 
-def measure(who: str, kernel: str, count: int) -> dict[str, float]:
-    """Medians of `count` in ms: cold, warm, hit."""
-    times: dict[str, list[float]] = {"cold": [], "warm": [], "hit": []}
-    for _ in range(count):
+def write_byte_code(contenders: list[str]) -> None:
+    """One round of children that is not measured."""
+    for who in contenders:
         with tempfile.TemporaryDirectory() as cache:
-            first, warm = run_child(who, kernel, cache)
-            times["cold"].append(first)
-            times["warm"].append(warm)
-            times["hit"].append(run_child(who, kernel, cache)[0])
-    return {key: statistics.median(values) for key, values in times.items()}
+            run_child(who, next(iter(CONSTEXPRS)), cache)
+
+
+def measure(kernel: str, contenders: list[str], count: int) -> dict[str, dict[str, float]]:
+    """Medians of `count` in ms for each contender: cold, warm, hit. They take turns; one that
+    fails is left out, with its error on stderr."""
+    times: dict[str, dict[str, list[float]]] = {
+        who: {"cold": [], "warm": [], "hit": []} for who in contenders}
+    for _ in range(count):
+        for who in list(times):
+            try:
+                with tempfile.TemporaryDirectory() as cache:
+                    first, warm = run_child(who, kernel, cache)
+                    hit = run_child(who, kernel, cache)[0]
+            except (RuntimeError, subprocess.SubprocessError) as e:
+                print(e, file=sys.stderr)
+                del times[who]
+                continue
+            for key, value in (("cold", first), ("warm", warm), ("hit", hit)):
+                times[who][key].append(value)
+    return {who: {key: statistics.median(values) for key, values in found.items()}
+            for who, found in times.items()}
 
 
 def process_ms(code: str) -> float:
     """How long a fresh Python takes for `code`."""
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=common.ROOT)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=common.ROOT, env=environment())
     return (time.perf_counter() - begin) * 1e3
 
 
@@ -148,32 +171,27 @@ def main() -> None:
         child(*flags.child)
         return
     contenders = ["tilec"] + (["triton"] if common.installed("triton") else [])
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for kernel in CONSTEXPRS:
-        for who in contenders:
-            try:
-                found[who, kernel] = measure(who, kernel, flags.count)
-            except (RuntimeError, subprocess.SubprocessError) as e:
-                print(e, file=sys.stderr)
-            print(who, kernel, found.get((who, kernel)), flush=True)
+    write_byte_code(contenders)
     rows = []
     for kernel in CONSTEXPRS:
+        found = measure(kernel, contenders, flags.count)
+        print(kernel, found, flush=True)
         for key, what in (("cold", "fresh process, cold cache"),
                           ("warm", "warm process, new constexpr value"),
                           ("hit", "fresh process, disk-cache hit")):
-            ours, theirs = (found.get((w, kernel), {}).get(key) for w in ("tilec", "triton"))
+            ours, theirs = (found.get(who, {}).get(key) for who in ("tilec", "triton"))
             rows.append((kernel, what, *(f"{v:.0f}" if v else "" for v in (ours, theirs)),
                          f"{ours / theirs:.2f}" if ours and theirs else ""))
-    bare = common.median_of(lambda: process_ms("pass"), 9)
-    imported = common.median_of(lambda: process_ms("import tilec, tilec.language"), 9)
-    rows.append(("`import tilec, tilec.language`", "more than Python itself",
-                 f"{imported - bare:.0f}", "", ""))
+    for line in ("import tilec", "import tilec, tilec.language"):
+        more = common.median_of(lambda code=line: process_ms(code) - process_ms("pass"), 9)
+        rows.append((f"`{line}`", "more than Python itself", f"{more:.0f}", "", ""))
+    gpu = common.torch_with_gpu() is not None
     where = "torch and the CUDA context are loaded before the clock starts; imports count, and a " \
-        "launch ends when the GPU is done" if common.torch_with_gpu() is not None else \
-        "compiled for sm_90a, not launched: imports count, and there is no GPU"
+        "launch ends when the GPU is done" if gpu else \
+        "compiled for sm_90a, not launched; imports count"
     body = f"Milliseconds, medians of {flags.count}; {where}.\n\n" + common.table(
         ["kernel", "what", "tilec", "Triton", "tilec / Triton"], rows)
-    common.report("compile_time", "Compile time", body, flags.output)
+    common.report("compile_time", "Compile time", body, flags.output, "" if gpu else "-cpu")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
 #!/bin/sh
-# Everything that needs a GPU, within about nine minutes: gpu_check.sh OUTPUT_FOLDER [PYTHON]
-# Runs the examples, the tests marked gpu and the benchmarks, each with a time limit, and leaves a
-# log of each and the result files in OUTPUT_FOLDER. Installs nothing; tilec's dependencies are
-# found through PYTHONPATH. Exits with 1 if any step failed.
+# What needs a GPU: gpu_check.sh OUTPUT_FOLDER PYTHON [STEP...]
+# STEP: examples (60 s), tests (150 s), launch (40 s), memory_bound (240 s), compile_time (240 s);
+# all of them if none is named. Each command runs under a time limit and leaves a log in
+# OUTPUT_FOLDER, the benchmarks their result files too. Installs nothing; what tilec depends on is
+# found through PYTHONPATH. BENCH_FLAGS is handed to memory_bound, such as "--quick". Exits with 1
+# if anything failed.
 set -u
+[ $# -ge 2 ] || { sed -n 2,7p "$0"; exit 2; }
 out=$(mkdir -p "$1" && cd "$1" && pwd) || exit 2
-python=${2:-python3}
+python=$2
+shift 2
 cd "$(dirname "$0")/.." || exit 2
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 failed=0
 
-step() { # seconds name command...
+run() { # seconds name command...
     limit=$1 name=$2
     shift 2
     begin=$(date +%s)
@@ -19,16 +23,28 @@ step() { # seconds name command...
     echo "$name: exit $code, $(($(date +%s) - begin)) s"
     if [ $code -ne 0 ]; then
         failed=1
-        tail -n 15 "$out/$name.log"
+        tail -n 20 "$out/$name.log"
     fi
 }
 
-for example in examples/[0-9]*.py; do
-    step 60 "$(basename "$example" .py)" "$python" "$example"
+bench() { # seconds name flags...
+    limit=$1 name=$2
+    shift 2
+    run "$limit" "$name" "$python" -m "benchmarks.$name" --output "$out" "$@"
+    cat "$out"/*-"$name".md 2>/dev/null
+}
+
+for step in ${*:-examples tests launch memory_bound compile_time}; do
+    case $step in
+    examples)
+        for example in examples/[0-9]*.py; do
+            run 40 "$(basename "$example" .py)" "$python" "$example"
+        done ;;
+    tests) run 150 gpu_tests "$python" -m pytest -q -m gpu -p no:cacheprovider tests/gpu ;;
+    launch) bench 40 launch ;;
+    memory_bound) bench 240 memory_bound ${BENCH_FLAGS:-} ;;
+    compile_time) bench 240 compile_time ;;
+    *) echo "unknown step $step"; failed=1 ;;
+    esac
 done
-step 20 launch "$python" -m benchmarks.launch --output "$out"
-step 240 memory_bound "$python" -m benchmarks.memory_bound --output "$out" ${BENCH_FLAGS:-}
-step 150 compile_time "$python" -m benchmarks.compile_time --output "$out"
-step 150 gpu_tests "$python" -m pytest -q -m gpu -p no:cacheprovider
-cat "$out"/*-launch.md "$out"/*-compile_time.md "$out"/*-memory_bound.md 2>/dev/null
 exit $failed

@@ -60,7 +60,8 @@ def launch(kernel: str, kernels: Any, arrays: list[Any]) -> None:
     if kernel == "vector add":
         kernels.add_kernel[(ADD_N // ADD_BLOCK,)](*arrays, ADD_N, BLOCK=ADD_BLOCK)
     elif kernel == "softmax":
-        kernels.softmax_kernel[(ROWS,)](*arrays, COLS, COLS, COLS, BLOCK=1024, EVEN=False)
+        kernels.softmax_kernel[(ROWS,)](*arrays, COLS, COLS, COLS, BLOCK=1024, EVEN=False,
+                                        RELOAD=False)
     else:
         kernels.layer_norm_kernel[(ROWS,)](*arrays, COLS, 1e-5, BLOCK=1024)
 

@@ -23,7 +23,7 @@ RMS_SHAPES = ((32768, 2048), (16384, 4096), (8192, 8192))
 ADD_SIZE = 1 << 28
 WARPS = (4, 8, 16, 32)
 # (columns at a time, warps) of the softmax in two passes, for rows too long for registers.
-ONLINE = ((2048, 8), (4096, 8), (4096, 16), (8192, 8), (8192, 16), (8192, 32), (16384, 32))
+ONLINE = ((2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 8), (8192, 16))
 LONG_ROW = 16384
 PEERS = ("torch", "torch.compile", "Triton", "Triton, two passes")
 ROTATE_BYTES = 512 << 20  # argument sets rotate through this much: far more than the L2 holds
@@ -112,10 +112,10 @@ def softmax_case(torch: Any, rows: int, cols: int) -> Case:
     case = Case(f"softmax bf16 {rows}x{cols}", traffic, lambda: args[0][1].fill_(math.nan),
                 close_to(torch, torch.softmax(args[0][0].float(), -1)))
 
-    def one_pass(warps: int) -> Launch:
+    def one_pass(warps: int, reload: bool = False) -> Launch:
         def launch(i: int) -> Any:
             x, out = args[i % len(args)]
-            example.softmax(x, out, num_warps=warps)
+            example.softmax(x, out, warps, reload)
             return out
         return launch
 
@@ -126,11 +126,11 @@ def softmax_case(torch: Any, rows: int, cols: int) -> Case:
             return out
         return launch
 
-    def triton_one_pass(warps: int) -> Launch:
+    def triton_one_pass(warps: int, reload: bool = False) -> Launch:
         def launch(i: int) -> Any:
             x, out = args[i % len(args)]
             twin.softmax_kernel[(rows,)](x, out, cols, cols, cols, BLOCK=cols, EVEN=True,
-                                         num_warps=warps)
+                                         RELOAD=reload, num_warps=warps)
             return out
         return launch
 
@@ -142,12 +142,15 @@ def softmax_case(torch: Any, rows: int, cols: int) -> Case:
             return out
         return launch
 
-    long_options = ONLINE if cols >= LONG_ROW else ()
+    long_options, reloading = (ONLINE, WARPS[1:]) if cols >= LONG_ROW else ((), ())
     case.run["tilec"] = {f"{w} warps": one_pass(w) for w in WARPS}
+    case.run["tilec"] |= {f"reloading, {w} warps": one_pass(w, True) for w in reloading}
     case.run["tilec"] |= {f"two passes, block {b}, {w} warps": online(b, w)
                           for b, w in long_options}
     if twin is not None:
         case.run["Triton"] = {f"{w} warps": triton_one_pass(w) for w in WARPS}
+        case.run["Triton"] |= {f"reloading, {w} warps": triton_one_pass(w, True)
+                               for w in reloading}
         if long_options:
             case.run["Triton, two passes"] = {f"block {b}, {w} warps": triton_online(b, w)
                                               for b, w in long_options}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+LOWEST = tl.constexpr(-3.4028234663852886e38)  # the lowest finite float32
+
 
 @triton.jit
 def add_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
@@ -16,21 +18,34 @@ def add_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def load_row(row_ptr, cols, n_cols, EVEN: tl.constexpr):
+    if EVEN:
+        x = tl.load(row_ptr + cols)
+    else:
+        x = tl.load(row_ptr + cols, mask=cols < n_cols, other=float("-inf"))
+    return x.to(tl.float32)
+
+
+@triton.jit
 def softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, n_cols, BLOCK: tl.constexpr,
-                   EVEN: tl.constexpr):
+                   EVEN: tl.constexpr, RELOAD: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
+    x_row = x_ptr + row * x_stride
+    x = load_row(x_row, cols, n_cols, EVEN)
+    top = tl.max(x, 0)
+    if RELOAD:
+        tl.debug_barrier()
+        x = load_row(x_row, cols, n_cols, EVEN)
+    e = tl.exp(x - top)
+    scale = 1.0 / tl.sum(e, 0)
+    if RELOAD:
+        tl.debug_barrier()
+        e = tl.exp(load_row(x_row, cols, n_cols, EVEN) - top)
     if EVEN:
-        x = tl.load(x_ptr + row * x_stride + cols).to(tl.float32)
+        tl.store(out_ptr + row * out_stride + cols, e * scale)
     else:
-        x = tl.load(x_ptr + row * x_stride + cols, mask=cols < n_cols,
-                    other=float("-inf")).to(tl.float32)
-    e = tl.exp(x - tl.max(x, 0))
-    y = e * (1.0 / tl.sum(e, 0))
-    if EVEN:
-        tl.store(out_ptr + row * out_stride + cols, y)
-    else:
-        tl.store(out_ptr + row * out_stride + cols, y, mask=cols < n_cols)
+        tl.store(out_ptr + row * out_stride + cols, e * scale, mask=cols < n_cols)
 
 
 @triton.jit
@@ -40,15 +55,14 @@ def online_softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, n_cols, BLOCK: t
     out_row = out_ptr + row * out_stride
     cols = tl.arange(0, BLOCK)
     x = tl.load(x_row + cols, mask=cols < n_cols, other=float("-inf")).to(tl.float32)
-    top = x
-    total = tl.where(x > float("-inf"), 1.0, 0.0)
+    top = tl.maximum(x, LOWEST)
+    total = tl.exp(x - top)
     for start in range(BLOCK, n_cols, BLOCK):
         x = tl.load(x_row + start + cols, mask=start + cols < n_cols,
                     other=float("-inf")).to(tl.float32)
         e = tl.exp(-tl.abs(x - top))
         total = tl.where(x > top, total * e + 1.0, total + e)
         top = tl.maximum(top, x)
-        total = tl.where(top > float("-inf"), total, 0.0)
     row_top = tl.max(top, 0)
     scale = 1.0 / tl.sum(total * tl.exp(top - row_top), 0)
     blocks = tl.cdiv(n_cols, BLOCK)

@@ -18,25 +18,40 @@ import tilec
 import tilec.language as tl
 
 NEG_INF = tl.constexpr(float("-inf"))
+LOWEST = tl.constexpr(-3.4028234663852886e38)  # the lowest finite float32
+
+
+@tilec.jit
+def load_row(row_ptr, cols, n_cols, EVEN: tl.constexpr):
+    if EVEN:
+        return tl.load(row_ptr + cols).to(tl.float32)
+    return tl.load(row_ptr + cols, mask=cols < n_cols, other=NEG_INF).to(tl.float32)
 
 
 @tilec.jit
 def softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, n_cols, BLOCK: tl.constexpr,
-                   EVEN: tl.constexpr):
-    """One program a row. EVEN says that n_cols == BLOCK, so that no lane needs a mask."""
+                   EVEN: tl.constexpr, RELOAD: tl.constexpr):
+    """One program a row. EVEN says that n_cols == BLOCK, so that no lane needs a mask. RELOAD reads
+    a row again, out of the cache, instead of holding it across the reductions: with fewer
+    registers a thread, an SM has more rows in flight. Loads may be merged and moved, but not past
+    a barrier."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
+    x_row = x_ptr + row * x_stride
+    x = load_row(x_row, cols, n_cols, EVEN)
+    top = tl.max(x, 0)
+    if RELOAD:
+        tl.debug_barrier()
+        x = load_row(x_row, cols, n_cols, EVEN)
+    e = tl.exp(x - top)
+    scale = 1.0 / tl.sum(e, 0)
+    if RELOAD:
+        tl.debug_barrier()
+        e = tl.exp(load_row(x_row, cols, n_cols, EVEN) - top)
     if EVEN:
-        x = tl.load(x_ptr + row * x_stride + cols).to(tl.float32)
+        tl.store(out_ptr + row * out_stride + cols, e * scale)
     else:
-        x = tl.load(x_ptr + row * x_stride + cols, mask=cols < n_cols,
-                    other=NEG_INF).to(tl.float32)
-    e = tl.exp(x - tl.max(x, 0))
-    y = e * (1.0 / tl.sum(e, 0))
-    if EVEN:
-        tl.store(out_ptr + row * out_stride + cols, y)
-    else:
-        tl.store(out_ptr + row * out_stride + cols, y, mask=cols < n_cols)
+        tl.store(out_ptr + row * out_stride + cols, e * scale, mask=cols < n_cols)
 
 
 @tilec.jit
@@ -48,18 +63,16 @@ def online_softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, n_cols, BLOCK: t
     out_row = out_ptr + row * out_stride
     cols = tl.arange(0, BLOCK)
     x = tl.load(x_row + cols, mask=cols < n_cols, other=NEG_INF).to(tl.float32)
-    top = x
-    total = tl.where(x > NEG_INF, 1.0, 0.0)
+    # Not -inf, where nothing was seen yet: -inf - -inf would be NaN.
+    top = tl.maximum(x, LOWEST)
+    total = tl.exp(x - top)
     for start in range(BLOCK, n_cols, BLOCK):
         x = tl.load(x_row + start + cols, mask=start + cols < n_cols,
                     other=NEG_INF).to(tl.float32)
         # Of the two factors exp(old - new) and exp(x - new), one is 1: one exp is enough.
         e = tl.exp(-tl.abs(x - top))
-        grows = x > top
-        total = tl.where(grows, total * e + 1.0, total + e)
+        total = tl.where(x > top, total * e + 1.0, total + e)
         top = tl.maximum(top, x)
-        # A lane that has seen nothing but -inf has inf - inf above.
-        total = tl.where(top > NEG_INF, total, 0.0)
     row_top = tl.max(top, 0)
     scale = 1.0 / tl.sum(total * tl.exp(top - row_top), 0)
     blocks = tl.cdiv(n_cols, BLOCK)
@@ -69,16 +82,16 @@ def online_softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, n_cols, BLOCK: t
         tl.store(out_row + at, tl.exp(x - row_top) * scale, mask=at < n_cols)
 
 
-def softmax(x: Any, out: Any, num_warps: int | None = None) -> Any:
+def softmax(x: Any, out: Any, num_warps: int | None = None, reload: bool = False) -> Any:
     """out = softmax of each row of x, one pass; returns the compiled kernel.
 
-    x, out: (rows, columns), columns contiguous.
+    x, out: (rows, columns), columns contiguous. reload: see the kernel.
     """
     rows, cols = x.shape
     block = tilec.next_power_of_2(cols)
     warps = num_warps or min(32, max(1, block // 1024))
     return softmax_kernel[(rows,)](x, out, cols, cols, cols, BLOCK=block, EVEN=block == cols,
-                                   num_warps=warps)
+                                   RELOAD=reload, num_warps=warps)
 
 
 def online_softmax(x: Any, out: Any, block: int = 4096, num_warps: int = 8) -> Any:
@@ -102,6 +115,7 @@ def main() -> None:
         x = support.array(values, dtype)
         expected = reference(support.host(x))
         for name, launch in (("one pass", lambda o, x=x: softmax(x, o)),
+                             ("reloading", lambda o, x=x: softmax(x, o, reload=True)),
                              ("online", lambda o, x=x: online_softmax(x, o, block=256))):
             out = support.poisoned((rows, cols), dtype)
             launch(out)

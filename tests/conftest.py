@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import zlib
 
+import hypothesis
 import numpy as np
 import pytest
 
 os.environ["TILEC_VERIFY"] = "1"
+# The same examples in every run; `pytest --hypothesis-profile=explore` looks for new ones.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("explore", max_examples=2000, deadline=None)
+hypothesis.settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,8 +16,15 @@ from typing import NamedTuple
 
 from tilec.codegen.cubin import LinkResult, link
 from tilec.codegen.llvm import emit_ptx
-from tilec.codegen.lower import to_llir
-from tilec.errors import InternalError, IRError, TilecError
+from tilec.codegen.lower import LLIR, symbol, to_llir
+from tilec.errors import (
+    CompilationError,
+    InternalError,
+    IRError,
+    OutOfResources,
+    TilecError,
+    ToolError,
+)
 from tilec.ir.core import Module
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
@@ -74,14 +81,16 @@ LEVELS = (*IR_LEVELS, "llir", "ptx", "cubin")
 @dataclass(frozen=True)
 class Options:
     """What a launch may ask for. num_warps: warps per program, a power of two up to 32.
-    num_stages: depth of software pipelines. debug: keep device asserts."""
+    num_stages: depth of software pipelines. debug: keep device asserts. maxnreg: most registers
+    a thread, so that more programs share an SM; 0 leaves it to ptxas."""
 
     num_warps: int = 4
     num_stages: int = 3
     debug: bool = False
+    maxnreg: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_warps", "num_stages"):
+        for name in ("num_warps", "num_stages", "maxnreg"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TilecError(f"{name} is {value!r}, expected an integer")
@@ -89,12 +98,14 @@ class Options:
             raise TilecError(f"num_warps is {self.num_warps}, expected 1, 2, 4, 8, 16 or 32")
         if not 1 <= self.num_stages <= 16:
             raise TilecError(f"num_stages is {self.num_stages}, expected 1 to 16")
+        if self.maxnreg and not 16 <= self.maxnreg <= 255:
+            raise TilecError(f"maxnreg is {self.maxnreg}, expected 16 to 255, or 0 for no limit")
 
 
 class Stage(NamedTuple):
     """The state after a step. name: the pass or "frontend", "llir", "ptx", "cubin"."""
 
-    index: int
+    number: int
     name: str
     level: str
     content: Module | str | bytes
@@ -109,10 +120,10 @@ class Stage(NamedTuple):
     @property
     def file(self) -> str:
         """The name under which the stage is saved."""
-        number = f"{self.index:02}"
+        prefix = f"{self.number:02}"
         if self.level in IR_LEVELS:
-            return f"{number}-{self.name}.tir"
-        return f"{number}.{'ll' if self.level == 'llir' else self.level}"
+            return f"{prefix}-{self.name}.tir"
+        return f"{prefix}.{'ll' if self.level == 'llir' else self.level}"
 
 
 class Instrument:
@@ -128,17 +139,29 @@ class Instrument:
 @dataclass
 class Compiled:
     """What a compilation made, as far as it went. The modules are there only if they were asked
-    to be kept. params: type names of the launch arguments; shared: bytes of shared memory."""
+    to be kept. name: as in the PTX; shared: bytes of shared memory; edited: the file of
+    TILEC_OVERRIDE_DIR that it went on from, if any."""
 
     target: Target
     options: Options
     name: str = ""
     modules: dict[str, Module] = field(default_factory=dict)
     llir_text: str = ""
-    params: tuple[str, ...] = ()
     shared: int = 0
     ptx: str = ""
     linked: LinkResult | None = None
+    edited: Path | None = None
+
+    def hold(self, stage: Stage, copy: bool) -> None:
+        """Keep the texts, and if `copy` the modules at the ends of levels."""
+        if isinstance(stage.content, Module):
+            if copy and _ends_level(stage.number):
+                self.modules[stage.level] = stage.content.clone()
+        elif isinstance(stage.content, str):
+            if stage.level == "ptx":
+                self.ptx = stage.content
+            else:
+                self.llir_text = stage.content
 
 
 def compile_module(build: Callable[[], Module], target: Target, options: Options, *,
@@ -153,54 +176,98 @@ def compile_module(build: Callable[[], Module], target: Target, options: Options
     bug in tilec), whose advice names a reproducer.
     """
     out = Compiled(target, options)
-    content: Module | str = build()
-    assert isinstance(content, Module)
-    out.name = content.funcs[0].name
-    start = 0
-    if override is not None:
-        found = find_override(build(), target, override)
-        if found is not None:
-            start, content = found
+    module = build()
+    out.name = symbol(module.funcs[0].name)
+    edit = None if override is None else find_override(build, target, override, stop_at, out)
     try:
-        for _ in stages(content, target, start=start, stop_at=stop_at, keep=out, copy=keep,
-                        verify_all=verify_all, instruments=instruments):
+        for _ in stages(module, target, stop_at=stop_at, keep=out, copy=keep,
+                        verify_all=verify_all, instruments=instruments,
+                        until=None if edit is None else edit.index):
             pass
+        if edit is not None:
+            _run_edited(edit, target, stop_at, out, keep, verify_all, instruments)
     except PassFailure as e:
-        raise _with_reproducer(e, build, target) from e
-    for instrument in instruments:
-        instrument.finish()
+        raise _with_reproducer(e, build if edit is None else edit.build, target,
+                               0 if edit is None else edit.index) from e
+    finally:
+        for instrument in instruments:
+            instrument.finish()
     return out
 
 
-def find_override(module: Module, target: Target, folder: Path) -> tuple[int, Module | str] | None:
-    """The latest saved stage in `folder` that differs from what is made: its number and content.
+@dataclass(frozen=True)
+class Edit:
+    """A saved stage that was edited: its number, level and file."""
 
-    None if no file differs. IRError names the line of an edited file that is wrong.
+    index: int
+    level: str
+    path: Path
+
+    def content(self) -> Module | str:
+        """The stage; IRError names the line that is wrong."""
+        text = self.path.read_text()
+        if self.level not in IR_LEVELS:
+            return text
+        module = parse(text, str(self.path))
+        verify(module)
+        if module.level != self.level:
+            raise IRError(f"{self.path}: the module is at level {module.level}, expected "
+                          f"{self.level}", None, "keep the level in the module's attributes")
+        return module
+
+    def build(self) -> Module:
+        """The stage, where it is a module."""
+        content = self.content()
+        assert isinstance(content, Module)
+        return content
+
+
+def find_override(build: Callable[[], Module], target: Target, folder: Path, stop_at: str,
+                  out: Compiled) -> Edit | None:
+    """The latest saved stage in `folder` that differs from what is made; None if there is none.
+
+    out: gets the size of shared memory, which the text of a lower level does not say.
     """
-    found: tuple[Stage, Path] | None = None
+    found = None
+    last = min(stop_at, "ptx", key=LEVELS.index)
     try:
-        for stage in stages(module, target, stop_at="ptx"):
+        for stage in stages(build(), target, stop_at=last, keep=out):
             path = folder / stage.file
             if path.is_file() and path.read_text() != stage.text:
-                found = Stage(stage.index, stage.name, stage.level, ""), path
-    except TilecError:
-        # What the source makes may itself not compile; an edited stage before that still counts.
-        if found is None:
-            raise
-    if found is None:
-        return None
-    stage, path = found
-    return stage.index, content_from_file(path.read_text(), stage.level, str(path))
+                found = Edit(stage.number, stage.level, path)
+    except (TilecError, PassFailure):
+        pass  # an edit before this may be the cure; without one, it is met again and reported
+    return found
+
+
+def _run_edited(edit: Edit, target: Target, stop_at: str, out: Compiled, keep: bool,
+                verify_all: bool, instruments: Sequence[Instrument]) -> None:
+    """Compile on from an edited stage; what is wrong with it is reported with its file."""
+    content = edit.content()
+    out.edited = edit.path
+    try:
+        for _ in stages(content, target, start=edit.index, stop_at=stop_at, keep=out, copy=keep,
+                        verify_all=verify_all, instruments=instruments):
+            pass
+    except (IRError, ToolError) as e:
+        e.message = f"{edit.path}: {e.message}"
+        raise
 
 
 def stages(module: Module | str, target: Target, *, start: int = 0, stop_at: str = "cubin",
            keep: Compiled | None = None, copy: bool = False, verify_all: bool = False,
-           instruments: Sequence[Instrument] = ()) -> Iterator[Stage]:
-    """Run the pipeline after stage number `start` and give each stage as it comes.
+           instruments: Sequence[Instrument] = (), until: int | None = None) -> Iterator[Stage]:
+    """Run the pipeline from stage number `start` and give each stage as it comes.
 
-    module: the content of stage `start`: a Module, or the text of an llir or ptx stage.
+    module: the content of stage `start`: a Module, or the text of an llir or ptx stage. until:
+    the number of the first stage that is not made, if not all down to `stop_at` are.
     """
-    last = LEVELS.index(stop_at)
+    n = len(PIPELINE)
+    last = n + LEVELS.index(stop_at) - 2
+    if last <= n:
+        last = max(i for i in range(n + 1) if stage_level(i) == stop_at)
+    if until is not None:
+        last = min(last, until - 1)
     clock = time.perf_counter()
 
     def made(index: int, name: str, level: str, content: Module | str | bytes) -> Stage:
@@ -209,47 +276,43 @@ def stages(module: Module | str, target: Target, *, start: int = 0, stop_at: str
         seconds = time.perf_counter() - clock
         for instrument in instruments:
             instrument.after(stage, seconds)
-        if keep is not None and copy and isinstance(content, Module) and _ends_level(index):
-            keep.modules[level] = content.clone()
+        if keep is not None:
+            keep.hold(stage, copy)
         clock = time.perf_counter()
         return stage
 
+    if start <= last:
+        yield made(start, _stage_name(start), stage_level(start), module)
     if isinstance(module, Module):
-        if start == 0:
-            yield made(0, "frontend", "tile", module)
-        for i, step in enumerate(PIPELINE[start:], start + 1):
-            if LEVELS.index(step.level) > last:
-                return
+        for i in range(start + 1, min(last, n) + 1):
+            step = PIPELINE[i - 1]
             _run_pass(step, module, i, verify_all or _ends_level(i))
             yield made(i, step.run.name, step.level, module)
-    yield from _below(module, target, start, last, keep, made)
+    content: Module | str | bytes = module
+    edited = isinstance(module, str)
+    for i in range(max(start, n) + 1, last + 1):
+        level = stage_level(i)
+        content = _below(level, content, target, keep, edited)
+        yield made(i, level, level, content)
 
 
-def _below(content: Module | str, target: Target, start: int, last: int, keep: Compiled | None,
-           made: Callable[[int, str, str, Module | str | bytes], Stage]) -> Iterator[Stage]:
-    """The stages after the IR: llir, ptx, cubin."""
-    n = len(PIPELINE)
-    edited = isinstance(content, str)
-    if last >= 3 and start < n + 1:
+def _below(level: str, content: Module | str | bytes, target: Target, keep: Compiled | None,
+           edited: bool) -> str | bytes:
+    """The content of the llir, ptx or cubin stage, made of the one before."""
+    if level == "llir":
         assert isinstance(content, Module)
-        llir = to_llir(content, target)
+        llir = _to_llir(content, target)
         if keep is not None:
-            keep.llir_text, keep.params, keep.shared = llir.text, llir.params, llir.shared_bytes
-        content = llir.text
-        yield made(n + 1, "llir", "llir", content)
-    if last >= 4 and start < n + 2:
-        assert isinstance(content, str)
+            keep.shared = llir.shared_bytes
+        return llir.text
+    assert isinstance(content, str)
+    if level == "ptx":
         # An edited file may hold anything, and LLVM's back end ends the process on errors.
-        content = emit_ptx(content, target, isolated=edited)
-        if keep is not None:
-            keep.ptx = content
-        yield made(n + 2, "ptx", "ptx", content)
-    if last >= 5:
-        assert isinstance(content, str)
-        linked = link(content, target, name=keep.name if keep is not None else "kernel")
-        if keep is not None:
-            keep.linked = linked
-        yield made(n + 3, "cubin", "cubin", linked.cubin)
+        return emit_ptx(content, target, isolated=edited)
+    linked = link(content, target, name=keep.name if keep is not None else "kernel")
+    if keep is not None:
+        keep.linked = linked
+    return linked.cubin
 
 
 def _ends_level(index: int) -> bool:
@@ -259,10 +322,10 @@ def _ends_level(index: int) -> bool:
 
 
 class PassFailure(Exception):
-    """A pass broke, or left IR that does not verify."""
+    """A pass broke, or left IR that does not verify; or code generation did."""
 
-    def __init__(self, index: int, name: str, cause: Exception) -> None:
-        super().__init__(f"pass `{name}` failed: {type(cause).__name__}: {cause}")
+    def __init__(self, index: int, what: str, cause: Exception) -> None:
+        super().__init__(f"{what} failed: {type(cause).__name__}: {cause}")
         self.index = index
 
 
@@ -271,36 +334,43 @@ def _run_pass(step: Step, module: Module, index: int, check: bool) -> None:
         step.run.run(module)
         if check:
             verify(module)
-    except (IRError, AssertionError, LookupError, AttributeError, TypeError, ValueError,
-            RecursionError) as e:
-        raise PassFailure(index, step.run.name, e) from e
+    except (CompilationError, OutOfResources):
+        raise
+    except Exception as e:
+        raise PassFailure(index, f"pass `{step.run.name}`", e) from e
 
 
-def _with_reproducer(failure: PassFailure, build: Callable[[], Module], target: Target
+def _to_llir(module: Module, target: Target) -> LLIR:
+    try:
+        return to_llir(module, target)
+    except TilecError:
+        raise
+    except Exception as e:
+        raise PassFailure(len(PIPELINE) + 1, "code generation", e) from e
+
+
+def _with_reproducer(failure: PassFailure, build: Callable[[], Module], target: Target, start: int
                      ) -> InternalError:
-    """An InternalError that names a file with the IR before the pass, and how to run from it."""
-    text, name = "", "kernel"
-    for stage in stages(build(), target, stop_at="lowered"):
-        if isinstance(stage.content, Module):
-            text, name = stage.text, stage.content.funcs[0].name
-        if stage.index == failure.index - 1:
-            break
+    """An InternalError that names a file with the IR before the failure, whose first line is the
+    command that shows it."""
+    module = build()
+    for _ in stages(module, target, start=start, until=failure.index):
+        pass
+    name = module.funcs[0].name
     folder = Path(tempfile.mkdtemp(prefix="tilec-"))
     path = folder / f"{name}-before-{failure.index:02}.tir"
     passes = ",".join(str(s.run) for s in PIPELINE[failure.index - 1:])
-    path.write_text(f"// tilec-opt {path} --target={target} --passes='{passes}'\n{text}")
+    command = f"tilec-opt {path} --passes='{passes}'" if passes else f"tilec-run {path} --level=ptx"
+    path.write_text(f"// {command} --target={target}\n{print_module(module, locations=True)}")
     return InternalError(f"{failure}; this is a bug in tilec", None,
-                         f"the IR before the pass, with the command that shows the failure, is in "
-                         f"{path}")
+                         f"the IR before it, with the command that shows the failure, is in {path}")
 
 
-def content_from_file(text: str, level: str, filename: str) -> Module | str:
-    """The content of a stage from its saved text; IRError names the line that is wrong."""
-    if level not in IR_LEVELS:
-        return text
-    module = parse(text, filename)
-    verify(module)
-    return module
+def _stage_name(index: int) -> str:
+    """The name of stage number `index`."""
+    if 0 < index <= len(PIPELINE):
+        return PIPELINE[index - 1].run.name
+    return stage_level(index) if index else "frontend"
 
 
 def stage_level(index: int) -> str:

@@ -1,4 +1,5 @@
-"""Instruments around passes: dumps to stderr, dumps to a folder, times. Each acts on TILEC_* flags."""
+"""Instruments around passes: dumps to stderr, dumps to a folder, times; and where edited stages
+are found. All by TILEC_* flags."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Dump(Instrument):
         self.wanted = {w.strip() for w in what.split(",") if w.strip()}
         self.previous = ""
         known = {*KEYWORDS, *LEVELS, *(s.run.name for s in PIPELINE)}
-        for w in self.wanted - known:
+        for w in sorted(self.wanted - known):
             raise TilecError(f"TILEC_DUMP names `{w}`, which is no pass and no level", None,
                              did_you_mean(w, known) or "give all, diff, a pass or a level")
 
@@ -39,18 +40,18 @@ class Dump(Instrument):
                                          "before", f"after {stage.name}", lineterm="", n=2)
             # A new level in another language has nothing in common with the last.
             shown = "\n".join(lines) if stage.level in ("tile", "gpu", "lowered") else ""
-            if stage.index and not shown:
+            if stage.number and not shown:
                 self.previous = text
                 return
-            self.previous, text = text, shown if stage.index else text
+            self.previous, text = text, shown if stage.number else text
         if stage.level != "cubin":
-            print(f"// ----- {stage.index:02} {stage.name} ({stage.level}) @{self.kernel} -----\n"
+            print(f"// ----- {stage.number:02} {stage.name} ({stage.level}) @{self.kernel} -----\n"
                   f"{text}", file=sys.stderr)
 
     def _asked(self, stage: Stage) -> bool:
         if "all" in self.wanted or stage.name in self.wanted:
             return True
-        at_end = stage.index + 1 > len(PIPELINE) or stage_level(stage.index + 1) != stage.level
+        at_end = stage.number + 1 > len(PIPELINE) or stage_level(stage.number + 1) != stage.level
         return at_end and stage.level in self.wanted
 
     def _text(self, stage: Stage) -> str:
@@ -72,7 +73,7 @@ class DumpDir(Instrument):
         count = ""
         if isinstance(stage.content, Module):
             count = f"{sum(1 for _ in stage.content.walk()):6} ops"
-        self.rows.append(f"{stage.index:02} {stage.name:28} {stage.level:8} "
+        self.rows.append(f"{stage.number:02} {stage.name:28} {stage.level:8} "
                          f"{seconds * 1e3:9.3f} ms {count}".rstrip())
         path = self.folder / stage.file
         if isinstance(stage.content, bytes):
@@ -130,6 +131,17 @@ def override_folder(kernel: str, key: str) -> Path | None:
         return None
     folder = Path(knobs.override_dir) / folder_name(kernel, key)
     return folder if folder.is_dir() else None
+
+
+def override_state() -> tuple[tuple[str, int, int], ...]:
+    """What tells whether a file under TILEC_OVERRIDE_DIR was edited since the last look."""
+    if not knobs.override_dir:
+        return ()
+    found = []
+    for path in sorted(Path(knobs.override_dir).glob("*/*")):
+        stat = path.stat()
+        found.append((str(path), stat.st_mtime_ns, stat.st_size))
+    return tuple(found)
 
 
 def folder_name(kernel: str, key: str) -> str:

@@ -172,6 +172,11 @@ def snapshot_key() -> tuple[tuple[str, Any], ...] | None:
     return tuple((name, value) for name, (value, given) in pairs if given) or None
 
 
+def scope_token() -> object:
+    """An object that is another one in each `scope` block."""
+    return _overrides.get()
+
+
 @contextlib.contextmanager
 def scope(**overrides: object) -> Iterator[None]:
     """Override knobs for a block, in this thread: `with knobs.scope(dump="all", verify=True):`.

@@ -36,7 +36,8 @@ def run_blocks(text: str, name: str) -> int:
         first = text.count("\n", 0, block.start("code"))
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile("\n" * first + block["code"], name, "exec"), namespace)
+            exec(compile("\n" * first + block["code"], name, "exec", dont_inherit=True),
+                 namespace)
         if block["output"] is not None:
             assert printed.getvalue().rstrip() == block["output"].rstrip(), f"{name}:{first}"
     return len(blocks)

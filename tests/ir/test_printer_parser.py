@@ -108,6 +108,12 @@ BAD = {
     "module { func @k(%n: i32) { %0 = tile.neg(%n) } }": (1, "0 result types given", ""),
     "module { func @k(%n: i32) { %0 = tile.cmp(%n, %n) {predicate = \"no\"} : i1 } }":
         (1, "expected one of eq, ne", ""),
+    "module { func @k() { %0 = tile.constant() {value = 128} : i8 } }":
+        (1, "value 128 does not fit i8", ""),
+    "module { func @k() { %0 = tile.constant() {value = -1} : u32 } }":
+        (1, "value -1 does not fit u32", ""),
+    "module { func @k() { %0 = tile.constant() {value = 1} : f32 } }":
+        (1, "value 1 does not fit f32", ""),
     "module { func @k(%n: tensor<0xi32>) { } }": (1, "is not a tile", ""),
     "module { func @k(%n: tensor<4xi32, #b>) { } }": (1, "#b is not defined", ""),
     "module { func @k(%c: i1) { scf.if(%c) { scf.yield() } } }":

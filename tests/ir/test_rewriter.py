@@ -85,3 +85,20 @@ def test_reports_whether_anything_changed_in_any_function() -> None:
     assert rewrite(module, [neg_to_not])
     printed = print_module(module)
     assert not rewrite(module, [neg_to_not]) and print_module(module) == printed
+
+
+@pattern(ops.If)
+def keep_then(op: ops.If, builder: Builder) -> Sequence[Value] | None:
+    for inner in op.then:
+        if not inner.terminator:
+            inner.move_before(op)
+    op.erase()
+    return ()
+
+
+def test_a_region_erased_by_a_pattern_is_not_visited() -> None:
+    body = """%c = tile.cmp(%x, %x) {predicate = "lt"} : i1 %0 = tile.abs(%x) : i32
+      scf.if(%c) { %1 = tile.neg(%x) : i32 tile.store(%p, %1) scf.yield() },
+      { %2 = tile.neg(%0) : i32 %3 = tile.sub(%2, %0) : i32 tile.print(%3) scf.yield() }"""
+    assert after(body, keep_then, neg_to_not, swap_to_x) == \
+        ["tile.not", "tile.store", "func.return"]

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.lit import FILES
 from tilec.errors import IRError, Location
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Module, Op, Value
 from tilec.ir.parser import parse
 from tilec.ir.types import Tensor, f32, i1, i32
 from tilec.ir.verifier import verify
-from tests.support.lit import FILES
 from tilec.tools.opt import split
 
 GOOD = """module {

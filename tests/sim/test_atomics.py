@@ -109,6 +109,18 @@ def test_float_add_rounds_each_step_and_flushes() -> None:
     assert not memory.any()
 
 
+def test_shared_float_add_keeps_subnormals() -> None:
+    """Through a generic address too: what counts is where it points."""
+    text = program(
+        "mov.u32 %r2, s; st.shared.b32 [%r2], 0; bar.sync 0; cvt.u64.u32 %rd1, %r2;"
+        "cvta.shared.u64 %rd2, %rd1; mov.b32 %r3, 3; red.shared.add.f32 [%r2], %r3;"
+        "atom.add.f32 %r4, [%rd2], %r3; bar.sync 0; ld.shared.b32 %r1, [%r2];"
+        "st.global.u32 [%o], %r1;", "u64", 64, ".shared .b32 s;")  # fmt: skip
+    out = np.zeros(64, np.uint32)
+    sim.run(text, "k", [out], ONE)
+    assert (out == 3 * 128).all()
+
+
 def test_packed() -> None:
     for ty, kind in (("f16x2", np.float16), ("bf16x2", ml_dtypes.bfloat16)):
         memory = np.zeros(16, kind)

@@ -101,14 +101,40 @@ def test_barriers_order_shared_memory(block: int, seed: int | None) -> None:
     assert np.array_equal(out, np.arange(block)[::-1] + 5)
 
 
+def test_seeds_show_a_missing_barrier() -> None:
+    """In step, every store comes before every load; under a seed warps run apart."""
+    body = (
+        """
+        mov.u32 %r2, s; mad.lo.u32 %r3, %t, 4, %r2; st.shared.u32 [%r3], %t; BARRIER
+        xor.b32 %r5, %t, 63; mad.lo.u32 %r5, %r5, 4, %r2; ld.shared.u32 %r1, [%r5];"""
+        + STORE
+    )
+    want = np.arange(64)[::-1]
+    for barrier, fails in (("bar.sync 0;", False), ("", True)):
+        text = body.replace("BARRIER", barrier)
+        assert np.array_equal(run(text, outside=".shared .b32 s[64];"), want)
+        outs = [run(text, outside=".shared .b32 s[64];", seed=i) for i in range(4)]
+        assert any(not np.array_equal(out, want) for out in outs) == fails
+
+
+def test_failed_runs_change_nothing() -> None:
+    out = np.zeros(64, np.uint32)
+    with pytest.raises(sim.SimError):
+        sim.run(program("st.global.u32 [%o], 7; trap;", "u64"), "k", [out], ONE)
+    assert not out.any()
+
+
 def test_named_barriers_and_arrive() -> None:
     """Warps 0 and 1 produce and only arrive; warps 2 and 3 wait for them."""
-    body = """
+    body = (
+        """
         mov.u32 %r2, s; mov.u32 %r1, 0; setp.ge.u32 %p1, %t, 64; @%p1 bra consume;
         mad.lo.u32 %r3, %t, 4, %r2; st.shared.u32 [%r3], %t; bar.arrive 3, 128; bra end;
     consume: bar.sync 3, 128; sub.u32 %r4, %t, 64; mad.lo.u32 %r3, %r4, 4, %r2;
         ld.shared.u32 %r1, [%r3];
-    end:""" + STORE
+    end:"""
+        + STORE
+    )
     for seed in (None, 0, 1, 2):
         out = run(body, block=128, seed=seed, outside=".shared .b32 s[64];")
         assert np.array_equal(out[64:], np.arange(64))
@@ -146,7 +172,7 @@ def test_exited_warps_leave_the_barrier() -> None:
 def test_deadlocks_are_reported() -> None:
     text = failure('.file 1 "/k.py"\n.loc 1 7 0\n'
                    "setp.lt.u32 %p1, %t, 32; @%p1 bra end; bar.sync 2, 64; end:")  # fmt: skip
-    assert "/k.py:7: k, CTA (0, 0, 0): deadlock" in text
+    assert "/k.py:7:1: k, CTA (0, 0, 0): deadlock" in text
     assert "warp 1 at barrier 2" in text and "needs 64 threads and has 32" in text
     assert "32 threads have exited" in text
     text = failure("""
@@ -291,3 +317,6 @@ def test_launch_arguments() -> None:
     with pytest.raises(sim.SimError, match=r"1 to 1024 threads"):
         sim.run(bare, "k", [out], ONE, block=2048)
     sim.run(bare, "k", [out], ONE, block=64)
+    cluster = ptx.replace(".reqntid 64", ".reqntid 64\n.reqnctapercluster 2, 1, 1")
+    with pytest.raises(sim.SimError, match="clusters of 2 CTAs"):
+        sim.run(cluster, "k", [out], ONE)

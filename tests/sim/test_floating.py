@@ -127,6 +127,20 @@ def test_packed_f32() -> None:
         assert np.array_equal((got >> np.uint64(shift)).astype(np.uint32), want)
 
 
+def test_mixed_types() -> None:
+    """The narrow factors widen exactly; the addend and the result are float32."""
+    half, other, wide = float_bits("f16", 51), float_bits("f16", 52), float_bits("f32", 53)
+    h, o = (x.view(np.float16).astype(np.float32).view(np.uint32) for x in (half, other))
+    inputs = [("b16", half), ("b16", other), ("b32", wide)]
+    (got,) = run_lines("fma.rn.f32.f16 %d, %a, %b, %c;", ["b32"], inputs)
+    (want,) = run_lines("fma.rn.f32 %d, %a, %b, %c;", ["b32"],
+                        [("b32", h), ("b32", o), ("b32", wide)])  # fmt: skip
+    assert np.array_equal(got, want)
+    (got,) = run_lines("sub.rz.f32.f16 %d, %a, %b;", ["b32"], [("b16", half), ("b32", wide)])
+    (want,) = run_lines("sub.rz.f32 %d, %a, %b;", ["b32"], [("b32", h), ("b32", wide)])
+    assert np.array_equal(got, want)
+
+
 def test_fma_rounds_once() -> None:
     """The sum lies just beside half way between two floats: two roundings would go wrong."""
     a = np.array([1 + 2.0**-12, 1 + 2.0**-12], np.float32)
@@ -295,7 +309,7 @@ def test_testp() -> None:
     x = bits.view(np.float32)
     tests = {
         "finite": np.isfinite(x), "infinite": np.isinf(x), "number": ~np.isnan(x),
-        "notanumber": np.isnan(x), "normal": np.isfinite(x) & (np.abs(x) >= 2.0**-126),
+        "notanumber": np.isnan(x), "normal": np.isfinite(x) & ((np.abs(x) >= 2.0**-126) | (x == 0)),
         "subnormal": (x != 0) & (np.abs(x) < 2.0**-126),
     }  # fmt: skip
     for name, want in tests.items():

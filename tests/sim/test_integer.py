@@ -41,8 +41,8 @@ def s16(f: Any) -> Any:
 
 def both16(f: Any) -> Any:
     """f on the two halves of 32-bit values."""
-    return lambda *v: (f(*(x & 0xFFFF for x in v)) & 0xFFFF) | (
-        (f(*(x >> 16 for x in v)) & 0xFFFF) << 16
+    return lambda *v: (
+        (f(*(x & 0xFFFF for x in v)) & 0xFFFF) | ((f(*(x >> 16 for x in v)) & 0xFFFF) << 16)
     )
 
 
@@ -71,6 +71,21 @@ def bfind(a: int, bits: int, sign: bool) -> int:
     return a.bit_length() - 1
 
 
+def fns(mask: int, base: int, offset: int) -> int:
+    """The ISA's loop."""
+    pos, n = base, signed(offset, 32)
+    if n == 0:
+        return base if mask >> base & 1 else -1
+    count = abs(n) - 1
+    while 0 <= pos < 32:
+        if mask >> pos & 1:
+            if count == 0:
+                return pos
+            count -= 1
+        pos += 1 if n > 0 else -1
+    return -1
+
+
 def prmt(a: int, b: int, c: int) -> int:
     data = (a | b << 32).to_bytes(8, "little")
     out = []
@@ -93,9 +108,7 @@ def lop3(table: int) -> Any:
 
 
 def dp4a(a: int, b: int, c: int) -> int:
-    return signed(c, 32) + sum(
-        signed(a >> 8 * i, 8) * signed(b >> 8 * i, 8) for i in range(4)
-    )
+    return signed(c, 32) + sum(signed(a >> 8 * i, 8) * signed(b >> 8 * i, 8) for i in range(4))
 
 
 def dp2a(a: int, b: int, c: int) -> int:
@@ -219,6 +232,8 @@ FORMS = [
     Form("bfind.u32 %d, %a;", B32, B32, lambda a: bfind(a, 32, False)),
     Form("bfind.s64 %d, %a;", B32, B64, lambda a: bfind(a, 64, True)),
     Form("bfind.shiftamt.u32 %d, %a;", B32, B32, lambda a: 31 - bfind(a, 32, False) if a else -1),
+    Form("rem.u32 %b, %b, 32; rem.s32 %c, %c, 5; fns.b32 %d, %a, %b, %c;", B32, THREE32,
+         lambda a, b, c: fns(a, b % 32, s32(lambda x: x - 5 * quotient(x, 5))(c))),
     Form("brev.b32 %d, %a;", B32, B32, lambda a: int(f"{a:032b}"[::-1], 2)),
     Form("brev.b64 %d, %a;", B64, B64, lambda a: int(f"{a:064b}"[::-1], 2)),
     Form("prmt.b32 %d, %a, %b, %c;", B32, THREE32, prmt),

@@ -136,7 +136,8 @@ def test_parameters() -> None:
     body = """
         .reg .f32 %f<4>; .reg .f64 %d;
         ld.param.f32 %f1, [p1]; ld.param.f64 %d, [p2]; cvt.rn.f32.f64 %f2, %d;
-        add.f32 %f1, %f1, %f2; ld.param.s8 %r1, [p3]; cvt.rn.f32.s32 %f2, %r1; add.f32 %f1, %f1, %f2;
+        add.f32 %f1, %f1, %f2; ld.param.s8 %r1, [p3]; cvt.rn.f32.s32 %f2, %r1;
+        add.f32 %f1, %f1, %f2;
         ld.param.s64 %rd1, [p4]; cvt.rn.f32.s64 %f2, %rd1; add.f32 %f1, %f1, %f2;
         st.global.f32 [%o], %f1;"""
     run(body, [out, 0.5, np.float64(0.25), True, -7], "u64 f32 f64 u8 s64")
@@ -234,9 +235,15 @@ LOCATED = '.file 1 "/k.py"\n.loc 1 12 3\n'
 def test_out_of_bounds_says_where() -> None:
     out, data = np.zeros(64, np.uint32), np.zeros(60, np.uint32)
     text = failure(LOCATED + COPY, [out, data])
-    assert "/k.py:12: k, CTA (0, 0, 0): thread 60 (warp 1)" in text
+    assert "/k.py:12:3: k, CTA (0, 0, 0): thread 60 (warp 1)" in text
     assert "0 bytes past the end of argument 1 (240 bytes)" in text
     assert "PTX line 16: ld.global.u32 %r1, [%i];" in text
+    # LLVM writes .file behind the kernel.
+    late = program(LOCATED.partition("\n")[2] + COPY) + LOCATED.partition("\n")[0]
+    with pytest.raises(sim.SimError, match="/k.py:12:3: k, CTA"):
+        sim.run(late, "k", [out, data], ONE)
+    text = failure(COPY, [out, data], names=["out_ptr", "x_ptr"])
+    assert "0 bytes past the end of x_ptr (240 bytes)" in text
     text = failure("st.global.u32 [%o+-8], 1;", [out, data])
     assert "store to global" in text and "8 bytes before argument 0" in text
 

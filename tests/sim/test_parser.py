@@ -14,7 +14,9 @@ HEADER = ".version 8.6\n.target sm_90a, debug\n.address_size 64\n"
 
 
 def test_module_and_kernel() -> None:
-    text = HEADER + """
+    text = (
+        HEADER
+        + """
 // a comment with { braces } and ; semicolons
 .file 1 "/home/u/kern.py"
 .extern .shared .align 1024 .b8 smem[];
@@ -42,6 +44,7 @@ $L__BB0_1:
 .visible .entry second() { ret; }
 .section .debug_str { .b8 0 }
 """
+    )
     module = sim.parse(text)
     assert (module.version, module.target) == ("8.6", "sm_90a")
     assert list(module.kernels) == ["first", "second"]

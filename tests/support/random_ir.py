@@ -12,7 +12,8 @@ from tilec.ir.types import SCALARS, Pointer, Scalar, Tensor, Type, element_of, i
 
 FLOATS = [0.0, -0.0, 1.5, float("inf"), float("-inf"), float("nan"), 5e-324, 1e-45, 3.4e38, -0.1]
 NAMES = ["", "", "x", "x", "x_1", "acc", "α", "变量", "a b", "9", "%", "true", "tensor", "if"]
-STRINGS = ["", 'say "hi"', "back\\slash", "new\nline\t", "// not a comment", "ünïcode 💡", "%x @f #b0"]
+STRINGS = ["", 'say "hi"', "back\\slash", "new\nline\t", "// not a comment", "ünïcode 💡",
+           "%x @f #b0"]
 SHAPES = [(4,), (1,), (3, 4), (1, 4), (2, 3, 5), (1000,)]
 
 
@@ -76,7 +77,9 @@ class Generator:
             return self.rng.random() < 0.5
         if isinstance(element, Scalar) and element.is_float:
             return self.rng.choice(FLOATS)
-        return self.rng.choice([0, 1, 127, -5, 2**63 - 1])
+        if isinstance(element, Scalar) and not element.is_signed:
+            return self.rng.choice([0, 1, 127, 2**element.bits - 1])
+        return self.rng.choice([0, 1, -5, 2**(element.bits - 1) - 1])
 
     # -- one maker an op family -----------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilec.codegen.context import CodeGen, fragment_of, lower
 from tilec.codegen.emit import Reg
-from tilec.codegen.memory import Lanes, both, is_copy, live_register, owner
+from tilec.codegen.memory import DEAD, Lanes, both, is_copy, live_register, owner
 from tilec.codegen.values import Tile
 from tilec.ir import ops
 from tilec.ir.fragment import Fragment
@@ -38,10 +38,10 @@ def _atomic(cg: CodeGen, op: ops.AtomicRmw) -> None:
     results = []
     for r in range(count):
         live = None if frag is None else live_register(cg, frag, r)
-        if live is False or frag is not None and is_copy(frag, r):
+        if live == DEAD or frag is not None and is_copy(frag, r):
             results.append(cg.e.const(0, f"i{values.bits}"))
             continue
-        pred = both(cg.e, mine, live or None, None if mask is None else lanes.of(mask, r))
+        pred = both(cg.e, mine, live, None if mask is None else lanes.of(mask, r))
         pointer, offset = lanes.pointer(pointers, r)
         results.append(_one(cg, op, sem, cg.shift(pointer, offset), lanes.of(values, r), pred,
                             wanted))
@@ -72,7 +72,8 @@ def _one(cg: CodeGen, op: ops.AtomicRmw, sem: str, pointer: Reg, value: Reg, pre
     if not wanted and sem in ("relaxed", "release"):
         text = f"red.{sem}.{op.scope}.global.add.{kind} [$0], $1;"
         args = [pointer, bits] + ([pred] if pred is not None else [])
-        e.asm((guard % 2 if guard else "") + text, f"l,{letter}" + (",b" if guard else ""), args, ())
+        e.asm((guard % 2 if guard else "") + text, f"l,{letter}" + (",b" if guard else ""), args,
+              ())
         return e.const(0, f"i{t.bits}")
     text = f"atom.{sem}.{op.scope}.global.add.{kind} $0, [$2], $3;"
     args = [e.const(0, bits.elem), pointer, bits] + ([pred] if pred is not None else [])

@@ -106,7 +106,7 @@ def _float_to_float(cg: CodeGen, x: Reg, src: Scalar, dst: Scalar, rounding: str
         src_name = src.name
     if src_name in _FP8 and dst.name == "f16":
         return fp8_to_f16(cg, x, src_name)
-    if src_name == "f16" and dst.name in _FP8 and cg.target.has_fp8_convert:
+    if src_name == "f16" and dst.name in _FP8 and _converts_fp8(cg):
         return _f16_to_fp8(cg, x, dst.name)
     wide = to_f32(cg, x, src_name)
     if rounding == "rtz" and dst.bits == 16:
@@ -169,10 +169,15 @@ def in_pairs(e: Emit, f: Callable[[Reg, Reg], Reg], x: Reg, elem: str) -> Reg:
 
 
 # ---- fp8
+def _converts_fp8(cg: CodeGen) -> bool:
+    """Whether the target has the instructions; sm_89 has them from PTX 8.1 on."""
+    return cg.target.has_fp8_convert and cg.target.ptx_version >= (81 if cg.target.sm == 89 else 78)
+
+
 def fp8_to_f16(cg: CodeGen, x: Reg, name: str) -> Reg:
     """fp8 as f16, exactly."""
     e = cg.e
-    if name == "f8e5m2" or not cg.target.has_fp8_convert:
+    if name == "f8e5m2" or not _converts_fp8(cg):
         wide = e.int_op("shl", e.convert("zext", x, "i16"), 8)
         if name == "f8e5m2":
             return e.bitcast(wide, "half", x.n)
@@ -219,7 +224,7 @@ def _f16_to_fp8(cg: CodeGen, x: Reg, name: str) -> Reg:
 
 
 def _f32_to_fp8(cg: CodeGen, x: Reg, name: str) -> Reg:
-    if not cg.target.has_fp8_convert:
+    if not _converts_fp8(cg):
         return _f32_to_fp8_by_bits(cg.e, x, name)
     kind = "e4m3x2" if name == "f8e4m3" else "e5m2x2"
     e = cg.e

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from tilec.codegen.context import CodeGen, compute
 from tilec.codegen.emit import Reg
@@ -54,7 +53,7 @@ def single_op(block: Block) -> Op | None:
 
 def identity(op: Op | None) -> int | float | bool | None:
     """The neutral element of a combining op; None if there is none or it is not known."""
-    if op is None or not isinstance(scalar_of(op.results[0].type), Scalar):
+    if op is None:
         return None
     found = _identity(type(op), scalar_of(op.results[0].type))
     if isinstance(op, (ops.Minimum, ops.Maximum)) and op.propagate_nan and found is not None:
@@ -65,16 +64,19 @@ def identity(op: Op | None) -> int | float | bool | None:
 _INF = float("inf")
 
 
-@cache
 def _identity(kind: type[Op], t: Scalar) -> int | float | bool | None:
+    known: dict[type[Op], int | float | bool]
     if t.is_float:
         # A number wins over NaN, so NaN is neutral and keeps a row of NaNs one.
-        return {ops.Add: -0.0, ops.Mul: 1.0, ops.Minimum: float("nan"),
-                ops.Maximum: float("nan")}.get(kind)
+        known = {ops.Add: -0.0, ops.Mul: 1.0, ops.Minimum: float("nan"),
+                 ops.Maximum: float("nan")}
+        return known.get(kind)
     if t.is_bool:
-        return {ops.Add: False, ops.Mul: True, ops.Minimum: True, ops.Maximum: False,
-                ops.And: True, ops.Or: False, ops.Xor: False}.get(kind)
+        known = {ops.Add: False, ops.Mul: True, ops.Minimum: True, ops.Maximum: False,
+                 ops.And: True, ops.Or: False, ops.Xor: False}
+        return known.get(kind)
     ones = (1 << (t.bits - 1)) - 1
     low, high = (-ones - 1, ones) if t.is_signed else (0, 2 * ones + 1)
-    return {ops.Add: 0, ops.Mul: 1, ops.Minimum: high, ops.Maximum: low, ops.And: -1, ops.Or: 0,
-            ops.Xor: 0}.get(kind)
+    known = {ops.Add: 0, ops.Mul: 1, ops.Minimum: high, ops.Maximum: low, ops.And: -1, ops.Or: 0,
+             ops.Xor: 0}
+    return known.get(kind)

@@ -81,7 +81,12 @@ class CodeGen:
     # ---- threads
     def thread(self) -> Reg:
         """The thread's index in the CTA."""
-        return self.e.once("tid", lambda: self.e.call("llvm.nvvm.read.ptx.sreg.tid.x", "i32", 0, ()))
+        return self.special("tid.x")
+
+    def special(self, name: str) -> Reg:
+        """A special register of PTX."""
+        intrinsic = f"llvm.nvvm.read.ptx.sreg.{name}"
+        return self.e.once(intrinsic, lambda: self.e.call(intrinsic, "i32", 0, ()))
 
     def thread_bits(self, columns: Sequence[int]) -> Reg:
         """XOR of columns[b] over the set bits b of the thread index (five lane bits, then warp)."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilec.codegen.context import CodeGen, lower
@@ -17,14 +18,12 @@ _AXES = "xyz"
 
 @lower(ops.ProgramId)
 def _program_id(cg: CodeGen, op: ops.ProgramId) -> None:
-    name = f"llvm.nvvm.read.ptx.sreg.ctaid.{_AXES[op.axis]}"
-    cg.env[op.result] = cg.e.once(name, lambda: cg.e.call(name, "i32", 0, ()))
+    cg.env[op.result] = cg.special(f"ctaid.{_AXES[op.axis]}")
 
 
 @lower(ops.NumPrograms)
 def _num_programs(cg: CodeGen, op: ops.NumPrograms) -> None:
-    name = f"llvm.nvvm.read.ptx.sreg.nctaid.{_AXES[op.axis]}"
-    cg.env[op.result] = cg.e.once(name, lambda: cg.e.call(name, "i32", 0, ()))
+    cg.env[op.result] = cg.special(f"nctaid.{_AXES[op.axis]}")
 
 
 @lower(ops.Barrier)
@@ -43,7 +42,8 @@ def _return(cg: CodeGen, op: ops.Return) -> None:
 
 
 # ---- carried values
-class Form(NamedTuple):
+@dataclass(frozen=True)
+class Form:
     """How a carried value is held: a scalar (size 0), or a tile's size, index, offsets, zeros."""
 
     elem: str
@@ -80,7 +80,7 @@ def _unfit(held: Reg | Tile, form: Form) -> Form:
     """A weaker form, that fits both."""
     assert isinstance(held, Tile)
     same = (held.index, held.offset, held.reg.n) == (form.index, form.offset, form.lanes)
-    return form._replace(zeros=form.zeros & held.zeros) if same else _full(held)
+    return replace(form, zeros=form.zeros & held.zeros) if same else _full(held)
 
 
 def _bind(value: Value, reg: Reg, form: Form, cg: CodeGen) -> None:
@@ -90,7 +90,7 @@ def _bind(value: Value, reg: Reg, form: Form, cg: CodeGen) -> None:
 class _Phis:
     """Phis at the head of a loop, written once their values from the latch are known."""
 
-    def __init__(self, cg: CodeGen, forms: Sequence[Form], values: Sequence[Reg], block: str,
+    def __init__(self, cg: CodeGen, forms: Sequence[Form], values: Sequence[Reg], block: str
                  ) -> None:
         self.cg, self.block, self.values = cg, block, values
         self.at = len(cg.e.lines)
@@ -105,13 +105,13 @@ class _Phis:
                 f"[ {again.ref}, %{block} ]")
 
 
-def _loop(cg: CodeGen, init: Sequence[Reg | Tile], emit: object) -> None:
+def _loop(cg: CodeGen, init: Sequence[Reg | Tile],
+          emit: Callable[[list[Form]], list[Form] | None]) -> None:
     """Write a loop whose carried values have forms that survive an iteration.
 
     emit(forms) writes it and returns what comes around; where that does not fit the forms the text
     is dropped and written again with weaker ones.
     """
-    assert callable(emit)
     forms = [_form(v) for v in init]
     e = cg.e
     while True:

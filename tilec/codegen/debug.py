@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from tilec.codegen import casts
 from tilec.codegen.context import CodeGen, fragment_of, lower
 from tilec.codegen.emit import POINTER, Emit, Reg
-from tilec.codegen.memory import both, is_copy, live_register, owner
+from tilec.codegen.memory import DEAD, both, is_copy, live_register, owner
 from tilec.ir import ops
 from tilec.ir.core import Value
 from tilec.ir.types import Scalar, Tensor, element_of
@@ -23,10 +24,10 @@ def _assert(cg: CodeGen, op: ops.Assert) -> None:
         failed = None
         for r, lane in enumerate(held):
             live = live_register(cg, frag, r)
-            if live is False:
+            if live == DEAD:
                 continue
             bad = e.binary("xor", lane, e.const(True, "i1"))
-            if isinstance(live, Reg):
+            if live is not None:
                 bad = e.binary("and", bad, live)
             failed = bad if failed is None else e.binary("or", failed, bad)
         assert failed is not None
@@ -70,18 +71,17 @@ def _print_value(cg: CodeGen, value: Value, prefix: str, as_hex: bool) -> None:
     frag = fragment_of(value)
     for r in range(frag.num_registers):
         live = live_register(cg, frag, r)
-        if live is False or is_copy(frag, r):
+        if live == DEAD or is_copy(frag, r):
             continue
         place = frag.register_coords[r]
         at = [cg.e.int_op("add", cg.coordinate(frag, d), place.base[d] + place.xor[d])
               for d in range(len(frag.shape))]
-        pred = both(cg.e, owner(cg, frag), live if isinstance(live, Reg) else None)
+        pred = both(cg.e, owner(cg, frag), live)
         lane = cg.e.lane(held, r)
-        _guarded(cg, pred, lambda a=at, v=lane: _line(cg, prefix, a, v, name, as_hex))
+        _guarded(cg, pred, partial(_line, cg, prefix, at, lane, name, as_hex))
 
 
-def _guarded(cg: CodeGen, pred: Reg | None, body: object) -> None:
-    assert callable(body)
+def _guarded(cg: CodeGen, pred: Reg | None, body: Callable[[], None]) -> None:
     if pred is None:
         body()
         return
@@ -114,8 +114,7 @@ def _printable(cg: CodeGen, x: Reg, name: str, as_hex: bool) -> tuple[str, Reg]:
 def _line(cg: CodeGen, prefix: str, at: Sequence[Reg], x: Reg | None, name: str, as_hex: bool
           ) -> None:
     e = cg.e
-    pid = [e.once(f"llvm.nvvm.read.ptx.sreg.ctaid.{c}", lambda c=c: e.call(
-        f"llvm.nvvm.read.ptx.sreg.ctaid.{c}", "i32", 0, ())) for c in "xyz"]
+    pid = [cg.special(f"ctaid.{c}") for c in "xyz"]
     text = "pid (%d, %d, %d) idx (" + ", ".join(["%d"] * len(at)) + ") " + \
         prefix.replace("%", "%%")
     args = [*pid, *at]

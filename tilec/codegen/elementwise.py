@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from tilec.codegen import casts
-from tilec.codegen.context import CodeGen, compute, lower
+from tilec.codegen.context import CodeGen, compute, fragment_of, lower
 from tilec.codegen.emit import Reg
-from tilec.codegen.values import Tile, align
+from tilec.codegen.values import Index, Tile, align
 from tilec.errors import CompilationError
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
+from tilec.ir.fragment import Fragment
 from tilec.ir.types import Scalar, Tensor, scalar_of
 
 
@@ -23,8 +25,30 @@ def lower_elementwise(cg: CodeGen, op: Op) -> None:
         cg.env[op.results[0]] = rule(cg, op, *map(cg.scalar, op.operands))
         return
     tiles = [cg.tile(v) for v in op.operands]
-    regs, index = align(cg.e, tiles)
+    runs = _runs(cg, op.results[0])
+    regs, index = align(cg.e, tiles, runs)
     cg.env[op.results[0]] = Tile(rule(cg, op, *regs), tiles[0].size, index)
+
+
+def _runs(cg: CodeGen, value: Value) -> Index:
+    """For a mask that is known to be constant in runs: the run of every register."""
+    if not scalar_of(value.type).is_bool:
+        return None
+    constancy = cg.axis.get(value).constancy
+    return run_index(fragment_of(value), constancy) if max(constancy) > 1 else None
+
+
+@lru_cache(maxsize=2048)
+def run_index(frag: Fragment, constancy: tuple[int, ...]) -> Index:
+    """Which registers lie in one run of these lengths, in every thread alike."""
+    shifts = [(c & -c).bit_length() - 1 for c in constancy]
+    seen: dict[tuple[int, ...], int] = {}
+    index = []
+    for place in frag.register_coords:
+        # The thread's part has none of the bits of a register's part.
+        run = tuple((b + x) >> s for b, x, s in zip(place.base, place.xor, shifts, strict=True))
+        index.append(seen.setdefault(run, len(seen)))
+    return tuple(index)
 
 
 def number(op: Op) -> Scalar:

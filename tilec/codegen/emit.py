@@ -19,7 +19,8 @@ from tilec.ir.types import Element, Pointer, Scalar
 POINTER = "ptr addrspace(1)"
 SHARED = "ptr addrspace(3)"
 _ELEMENTS = {"i1": "i1", "f8e4m3": "i8", "f8e5m2": "i8", "f16": "half", "bf16": "bfloat",
-             "f32": "float", "f64": "double", **{f"{s}{b}": f"i{b}" for s in "iu" for b in (8, 16, 32, 64)}}
+             "f32": "float", "f64": "double",
+             **{f"{s}{b}": f"i{b}" for s in "iu" for b in (8, 16, 32, 64)}}
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "bfloat": 16, "float": 32,
         "double": 64, POINTER: 64, SHARED: 64}
 _SUFFIX = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
@@ -91,6 +92,23 @@ def literal(value: int | float | bool, elem: str) -> str:
     return str(number - (1 << bits) if number >> (bits - 1) else number)
 
 
+def literal_bits(text: str, elem: str) -> int | None:
+    """The bits of a scalar constant's text; None if it is not one."""
+    if text in ("true", "false"):
+        return int(text == "true")
+    if text.startswith("0x") and elem in _FLOATS:
+        if elem in ("half", "bfloat"):
+            return int(text[3:], 16)
+        bits = int(text, 16)
+        if elem == "double":
+            return bits
+        return int.from_bytes(struct.pack("<f", struct.unpack("<d", struct.pack("<Q", bits))[0]),
+                              "little")
+    if text.lstrip("-").isdigit():
+        return int(text) & ((1 << BITS[elem]) - 1)
+    return None
+
+
 def _to_f32(value: float) -> float:
     if abs(value) >= 3.4028235677973366e38 and value == value:
         return float("inf") if value > 0 else float("-inf")
@@ -145,7 +163,7 @@ class Emit:
 
     def int_op(self, opcode: str, a: Reg, value: int) -> Reg:
         """`opcode` with a constant on the right; identities cost nothing."""
-        if value == 0 and opcode in ("add", "sub", "or", "or disjoint", "xor", "shl", "lshr", "ashr"):
+        if value == 0 and opcode in ("add", "sub", "or", "xor", "shl", "lshr", "ashr"):
             return a
         return self.binary(opcode, a, self.const(value, a.elem, a.n))
 
@@ -346,7 +364,8 @@ class Emit:
     def text_constant(self, text: str) -> Reg:
         """A pointer (generic address space) to a zero-terminated constant string."""
         data = text.encode() + b"\0"
-        shown = "".join(chr(c) if 32 <= c < 127 and c not in (34, 92) else f"\\{c:02X}" for c in data)
+        shown = "".join(chr(c) if 32 <= c < 127 and c not in (34, 92) else f"\\{c:02X}"
+                        for c in data)
         name = f"@.text{len(self.globals)}"
         found = next((k for k, v in self.globals.items() if f'c"{shown}"' in v), None)
         if found is None:

@@ -48,10 +48,10 @@ def to_llir(module: Module, target: Target) -> LLIR:
         cg.env[arg] = _argument(cg, arg, i)
     for op in func.body:
         cg.op(op)
-    shared = int(module.attributes.get("shared", 0))
     name = symbol(func.name)
-    return LLIR(_module_text(cg, func, name), name, shared, module.num_warps,
-                tuple(str(a.type) for a in func.args))
+    text = _module_text(cg, func, name, int(module.attributes.get("maxnreg", 0)))
+    return LLIR(text, name, int(module.attributes.get("shared", 0)),
+                module.num_warps, tuple(str(a.type) for a in func.args))
 
 
 def symbol(name: str) -> str:
@@ -81,14 +81,15 @@ def _parameters(func: Func) -> str:
     return ", ".join(shown)
 
 
-def _module_text(cg: CodeGen, func: Func, name: str) -> str:
+def _module_text(cg: CodeGen, func: Func, name: str, maxnreg: int) -> str:
     e, threads = cg.e, 32 * cg.num_warps
     parts = [*e.globals.values(), f"{SMEM} = external addrspace(3) global [0 x i8], align 1024",
              *sorted(e.declared.values())]
     parts.append(f"define ptx_kernel void @{name}({_parameters(func)}) #0 "
                  f"!dbg !{cg.debug.subprogram} {{")
     parts += ["start:", *e.entry, *e.lines, "}"]
-    parts.append(f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads},1,1" }}')
+    limit = f' "nvvm.maxnreg"="{maxnreg}"' if maxnreg else ""
+    parts.append(f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads},1,1"{limit} }}')
     return "\n".join(parts) + "\n" + cg.debug.text()
 
 

@@ -6,7 +6,7 @@ Chebyshev interpolations on the stated intervals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tilec.codegen import casts, mathfns64
 from tilec.codegen.context import CodeGen, compute
@@ -38,14 +38,6 @@ def lanewise(cg: CodeGen, intrinsic: str, x: Reg) -> Reg:
 def scaled(e: Emit, x: Reg, factor: float) -> Reg:
     """x * factor."""
     return e.binary("fmul", x, e.const(factor, x.elem, x.n))
-
-
-def polynomial(e: Emit, x: Reg, coefficients: Sequence[float]) -> Reg:
-    """c[0] + c[1] x + ..., by Horner's rule."""
-    total = e.const(coefficients[-1], x.elem, x.n)
-    for c in coefficients[-2::-1]:
-        total = e.generic("fma", total, x, e.const(c, x.elem, x.n))
-    return total
 
 
 def exp2(cg: CodeGen, x: Reg) -> Reg:
@@ -81,34 +73,8 @@ _COS = (-0.5, 0.041666666666666664, -0.001388888888888889, 2.48015873015873e-05,
 
 def sine(quarter: int) -> Callable[[CodeGen, Reg], Reg]:
     """sin(x + quarter * pi/2)."""
-    def rule(cg: CodeGen, x: Reg) -> Reg:
-        return reduced_sine(cg, x, quarter, _HALF_PI, _SIN, _COS, "llvm.nvvm.f2i.rz")
-    return rule
-
-
-def reduced_sine(cg: CodeGen, x: Reg, quarter: int, half_pi: Sequence[float], sin: Sequence[float],
-                 cos: Sequence[float], to_int: str) -> Reg:
-    """A multiple of pi/2 is taken off in steps; what is left picks a polynomial."""
-    e, n = cg.e, x.n
-    turns = e.generic("rint", scaled(e, x, 0.6366197723675814))
-    rest = x
-    for part in half_pi:
-        rest = e.generic("fma", turns, e.const(-part, x.elem, n), rest)
-    # Beyond the stated domain the rest may be anything; in it, it is below pi/4.
-    limit = 0.8
-    high, low = e.const(limit, x.elem, n), e.const(-limit, x.elem, n)
-    rest = e.select(e.compare("ogt", rest, high), high, rest)
-    rest = e.select(e.compare("olt", rest, low), low, rest)
-    square = e.binary("fmul", rest, rest)
-    cube = e.binary("fmul", square, rest)
-    odd = e.generic("fma", cube, polynomial(e, square, sin), rest)
-    even = e.generic("fma", square, polynomial(e, square, cos), e.const(1.0, x.elem, n))
-    count = e.per_lane(lambda v: e.call(to_int, "i32", 0, (v,)), turns)
-    count = e.int_op("add", count, quarter)
-    swap = e.compare("ne", e.int_op("and", count, 1), e.const(0, "i32", n))
-    flip = e.compare("ne", e.int_op("and", count, 2), e.const(0, "i32", n))
-    value = e.select(swap, even, odd)
-    return e.select(flip, e.new(f"fneg {value.type} {value.ref}", value.elem, n), value)
+    return lambda cg, x: mathfns64.reduced_sine(cg, x, quarter, _HALF_PI, _SIN, _COS,
+                                                "llvm.nvvm.f2i.rz")
 
 
 _TANH = (-0.3333333134651184, 0.13332915306091309, -0.053873948752880096, 0.021110953763127327,
@@ -120,13 +86,13 @@ def tanh(cg: CodeGen, x: Reg) -> Reg:
     e, n = cg.e, x.n
     size = e.generic("fabs", x)
     square = e.binary("fmul", x, x)
-    cube = e.binary("fmul", polynomial(e, square, _TANH), square)
+    cube = e.binary("fmul", mathfns64.polynomial(e, square, _TANH), square)
     small = e.generic("fma", cube, x, x)
     grown = exp2(cg, scaled(e, size, 2 * LOG2_E))
     below = divide(cg, e.const(2.0, "float", n), e.binary("fadd", grown, e.const(1.0, "float", n)))
     large = e.binary("fsub", e.const(1.0, "float", n), below)
     use = e.compare("ogt", size, e.const(0.58, "float", n))
-    return e.select(use, e.generic("copysign", large, x), small)
+    return e.generic("copysign", e.select(use, large, small), x)
 
 
 _ERF = (0.12837915122509003, -0.3761245608329773, 0.11281407624483109, -0.026751499623060226,
@@ -141,10 +107,10 @@ def erf(cg: CodeGen, x: Reg) -> Reg:
     e, n = cg.e, x.n
     size = e.generic("fabs", x)
     square = e.binary("fmul", x, x)
-    small = e.generic("fma", polynomial(e, square, _ERF), x, x)
+    small = e.generic("fma", mathfns64.polynomial(e, square, _ERF), x, x)
     # From 4 on the result is 1.
     bounded = e.generic("minnum", size, e.const(4.0, "float", n))
-    tail = exp2(cg, polynomial(e, bounded, _LOG2_ERFC))
+    tail = exp2(cg, mathfns64.polynomial(e, bounded, _LOG2_ERFC))
     large = e.binary("fsub", e.const(1.0, "float", n), tail)
     use = e.compare("ogt", size, e.const(0.93, "float", n))
     return e.select(use, e.generic("copysign", large, x), small)

@@ -14,10 +14,11 @@ _EXP = tuple(1.0 / factorial(k) for k in range(15))
 
 
 def _const(e: Emit, value: float, like: Reg) -> Reg:
-    return e.const(value, "double", like.n)
+    return e.const(value, like.elem, like.n)
 
 
-def _polynomial(e: Emit, x: Reg, coefficients: Sequence[float]) -> Reg:
+def polynomial(e: Emit, x: Reg, coefficients: Sequence[float]) -> Reg:
+    """c[0] + c[1] x + ..., by Horner's rule."""
     total = _const(e, coefficients[-1], x)
     for c in coefficients[-2::-1]:
         total = e.generic("fma", total, x, _const(e, c, x))
@@ -60,7 +61,7 @@ def exp(cg: CodeGen, x: Reg) -> Reg:
     """e ** x."""
     e = cg.e
     k, f = _reduce_exp(e, _bounded(e, x, 800.0))
-    return _scale(e, _polynomial(e, f, _EXP), k)
+    return _scale(e, polynomial(e, f, _EXP), k)
 
 
 def exp2(cg: CodeGen, x: Reg) -> Reg:
@@ -69,7 +70,7 @@ def exp2(cg: CodeGen, x: Reg) -> Reg:
     x = _bounded(e, x, 1200.0)
     k = e.generic("rint", x)
     f = e.binary("fmul", e.binary("fsub", x, k), _const(e, _LN_2[0], x))
-    return _scale(e, _polynomial(e, f, _EXP), _to_int(e, k))
+    return _scale(e, polynomial(e, f, _EXP), _to_int(e, k))
 
 
 def _split(e: Emit, x: Reg) -> tuple[Reg, Reg]:
@@ -94,7 +95,7 @@ _ATANH = tuple(2.0 / (2 * k + 1) for k in range(1, 12))
 def _log_mantissa(e: Emit, z: Reg) -> Reg:
     """2 atanh(z)."""
     square = e.binary("fmul", z, z)
-    tail = e.binary("fmul", e.binary("fmul", square, z), _polynomial(e, square, _ATANH))
+    tail = e.binary("fmul", e.binary("fmul", square, z), polynomial(e, square, _ATANH))
     return e.generic("fma", z, _const(e, 2.0, z), tail)
 
 
@@ -128,25 +129,36 @@ _SIN = tuple((-1.0) ** k / factorial(2 * k + 1) for k in range(1, 9))
 _COS = tuple((-1.0) ** k / factorial(2 * k) for k in range(1, 10))
 
 
+def reduced_sine(cg: CodeGen, x: Reg, quarter: int, half_pi: Sequence[float], sin: Sequence[float],
+                 cos: Sequence[float], to_int: str) -> Reg:
+    """sin(x + quarter * pi/2): a multiple of pi/2 is taken off in steps, the rest is a polynomial.
+
+    to_int: the intrinsic that makes a number of this type an i32.
+    """
+    e, n = cg.e, x.n
+    turns = e.generic("rint", e.binary("fmul", x, _const(e, 2 / pi, x)))
+    rest = x
+    for part in half_pi:
+        rest = e.generic("fma", turns, _const(e, -part, x), rest)
+    # Beyond the stated domain the rest may be anything; in it, it is at most about pi/4.
+    rest = _bounded(e, rest, 0.8)
+    square = e.binary("fmul", rest, rest)
+    cube = e.binary("fmul", square, rest)
+    odd = e.generic("fma", cube, polynomial(e, square, sin), rest)
+    if quarter == 0:
+        odd = e.select(e.compare("oeq", x, _const(e, 0.0, x)), x, odd)  # keeps -0.0
+    even = e.generic("fma", square, polynomial(e, square, cos), _const(e, 1.0, x))
+    count = e.per_lane(lambda v: e.call(to_int, "i32", 0, (v,)), turns)
+    count = e.int_op("add", count, quarter)
+    swap = e.compare("ne", e.int_op("and", count, 1), e.const(0, "i32", n))
+    flip = e.compare("ne", e.int_op("and", count, 2), e.const(0, "i32", n))
+    value = e.select(swap, even, odd)
+    return e.select(flip, e.new(f"fneg {value.type} {value.ref}", value.elem, n), value)
+
+
 def sine(quarter: int) -> Callable[[CodeGen, Reg], Reg]:
     """sin(x + quarter * pi/2)."""
-    def rule(cg: CodeGen, x: Reg) -> Reg:
-        e, n = cg.e, x.n
-        turns = e.generic("rint", e.binary("fmul", x, _const(e, 2 / pi, x)))
-        rest = x
-        for part in _HALF_PI:
-            rest = e.generic("fma", turns, _const(e, -part, x), rest)
-        rest = _bounded(e, rest, 0.8)
-        square = e.binary("fmul", rest, rest)
-        cube = e.binary("fmul", square, rest)
-        odd = e.generic("fma", cube, _polynomial(e, square, _SIN), rest)
-        even = e.generic("fma", square, _polynomial(e, square, _COS), _const(e, 1.0, x))
-        count = e.int_op("add", _to_int(e, turns), quarter)
-        swap = e.compare("ne", e.int_op("and", count, 1), e.const(0, "i32", n))
-        flip = e.compare("ne", e.int_op("and", count, 2), e.const(0, "i32", n))
-        value = e.select(swap, even, odd)
-        return e.select(flip, e.new(f"fneg {value.type} {value.ref}", "double", n), value)
-    return rule
+    return lambda cg, x: reduced_sine(cg, x, quarter, _HALF_PI, _SIN, _COS, "llvm.nvvm.d2i.rz")
 
 
 def tanh(cg: CodeGen, x: Reg) -> Reg:
@@ -155,7 +167,7 @@ def tanh(cg: CodeGen, x: Reg) -> Reg:
     size = e.generic("fabs", x)
     twice = _bounded(e, e.binary("fadd", size, size), 60.0)
     k, f = _reduce_exp(e, twice)
-    minus_one = e.binary("fmul", f, _polynomial(e, f, _EXP[1:]))
+    minus_one = e.binary("fmul", f, polynomial(e, f, _EXP[1:]))
     scale = _power_of_two(e, k)
     m = e.generic("fma", scale, minus_one, e.binary("fsub", scale, _const(e, 1.0, x)))
     value = e.binary("fdiv", m, e.binary("fadd", m, _const(e, 2.0, x)))
@@ -177,14 +189,14 @@ def erf(cg: CodeGen, x: Reg) -> Reg:
     """The power series up to 1; beyond, 1 - e**-x**2 q."""
     e = cg.e
     size = e.generic("fabs", x)
-    small = e.binary("fmul", x, _polynomial(e, e.binary("fmul", x, x), _ERF))
+    small = e.binary("fmul", x, polynomial(e, e.binary("fmul", x, x), _ERF))
     bounded = _bounded(e, size, 6.0)
     middle = _const(e, 2.5, x)
     t = e.binary("fdiv", e.binary("fsub", bounded, middle), e.binary("fadd", bounded, middle))
     square = e.binary("fmul", bounded, bounded)
     decay = exp(cg, e.new(f"fneg {square.type} {square.ref}", "double", x.n))
     one = _const(e, 1.0, x)
-    large = e.binary("fsub", one, e.binary("fmul", decay, _polynomial(e, t, _ERFCX)))
+    large = e.binary("fsub", one, e.binary("fmul", decay, polynomial(e, t, _ERFCX)))
     use = e.compare("ogt", size, one)
     return e.select(use, e.generic("copysign", large, x), small)
 

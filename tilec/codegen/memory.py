@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 from tilec.codegen.context import CodeGen, fragment_of, lower
-from tilec.codegen.emit import Emit, Reg, llvm_element, memory_bytes
+from tilec.codegen.emit import Emit, Reg, literal_bits, memory_bytes
 from tilec.codegen.values import Tile, plan, whole
 from tilec.ir import ops
 from tilec.ir.axis import low_bit
-from tilec.ir.core import Op, Value
+from tilec.ir.core import Value
 from tilec.ir.fragment import Fragment
 from tilec.ir.swizzle import vector_width
 from tilec.ir.types import Element, Pointer, Tensor, element_of
@@ -59,8 +59,11 @@ def _register_runs(frag: Fragment, dim: int, limit: int) -> Access:
     return Access(found.width, tuple(part + r for part in parts for r in found.order))
 
 
-def live_register(cg: CodeGen, frag: Fragment, register: int) -> Reg | None | bool:
-    """Whether a register's coordinates lie inside the tile: None (always), False, or a predicate.
+DEAD = Reg("false", "i1")
+
+
+def live_register(cg: CodeGen, frag: Fragment, register: int) -> Reg | None:
+    """Whether a register's coordinates lie inside the tile: None (always), DEAD, or a predicate.
 
     Only extents that are stored padded have coordinates outside.
     """
@@ -70,13 +73,18 @@ def live_register(cg: CodeGen, frag: Fragment, register: int) -> Reg | None | bo
         bases = [b[dim] for b in (*frag.lane_bases, *frag.warp_bases)]
         room = frag.shape[dim] - place.base[dim] - place.xor[dim]
         if room <= 0:
-            return False
+            return DEAD
         if room > sum(set(bases)):
             continue
-        inside = cg.e.once(("inside", tuple(bases), room), lambda b=bases, r=room: cg.e.compare(
-            "slt", cg.thread_bits(b), cg.e.const(r, "i32")))
+        inside = _below(cg, tuple(bases), room)
         total = inside if total is None else cg.e.binary("and", total, inside)
     return total
+
+
+def _below(cg: CodeGen, columns: tuple[int, ...], limit: int) -> Reg:
+    """Whether the thread's part of a coordinate is below a limit; computed once."""
+    return cg.e.once(("below", columns, limit), lambda: cg.e.compare(
+        "slt", cg.thread_bits(columns), cg.e.const(limit, "i32")))
 
 
 def owner(cg: CodeGen, frag: Fragment | None) -> Reg | None:
@@ -111,6 +119,17 @@ def to_words(e: Emit, x: Reg) -> list[Reg]:
     unit = 64 if x.bits == 64 else min(32, total)
     packed = e.bitcast(x, f"i{unit}", 0 if total == unit else total // unit)
     return e.lane_list(packed)
+
+
+def constant_words(x: Reg) -> list[int] | None:
+    """The words of a piece that repeats one literal; None for anything else."""
+    text = x.ref.removeprefix(f"splat ({x.elem} ").removesuffix(")") if x.n else x.ref
+    bits = literal_bits(text, x.elem)
+    if bits is None:
+        return None
+    size = max(8, x.bits)
+    count, unit = word_shape(size // 8, x.lanes)
+    return [sum(bits << at for at in range(0, unit, size))] * count
 
 
 def from_words(e: Emit, words: Sequence[Reg], elem: str, width: int) -> Reg:
@@ -171,10 +190,17 @@ def load_piece(cg: CodeGen, op: Any, pointer: Reg, offset: int, elem: str, width
     held = "i16" if bits == 8 else word
     outs = [f"={letter}"] * count
     args: list[Reg] = []
+    before = ""
     if pred is not None:
-        fill = to_words(e, other) if other is not None else [e.const(0, word)] * count
-        args += [e.resize(w, held, False) for w in fill]
-        outs += [str(i) for i in range(count)]
+        known = [0] * count if other is None else constant_words(other)
+        if known is None:
+            assert other is not None
+            args += [e.resize(w, held, False) for w in to_words(e, other)]
+            outs += [str(i) for i in range(count)]
+        else:
+            outs = [f"=&{letter}"] * count
+            move = f"mov.b{max(16, bits)}"
+            before = " ".join(f"{move} ${i}, {w:#x};" for i, w in enumerate(known)) + " "
     args.append(pointer)
     constraints = ",".join([*outs, "l"])
     names = ", ".join(f"${i}" for i in range(count))
@@ -189,7 +215,7 @@ def load_piece(cg: CodeGen, op: Any, pointer: Reg, offset: int, elem: str, width
     if pred is not None:
         constraints, position = constraints + ",b", position + 1
         args.append(pred)
-        text = f"@${position} {text}"
+        text = f"{before}@${position} {text}"
     words = e.asm(text + ";", constraints, args, [held] * count)
     return from_words(e, [e.resize(w, word, False) for w in words], elem, width)
 
@@ -268,9 +294,9 @@ def _plain(cg: CodeGen, value: Value | None) -> Tile | None:
 def _load(cg: CodeGen, op: ops.Load) -> None:
     elem = cg.element(op.result)
     if not isinstance(op.result.type, Tensor):
-        mask = None if op.mask is None else cg.scalar(op.mask)
-        other = None if op.other is None else cg.scalar(op.other)
-        cg.env[op.result] = load_piece(cg, op, cg.scalar(op.ptr), 0, elem, 1, mask, other)
+        where = None if op.mask is None else cg.scalar(op.mask)
+        fill = None if op.other is None else cg.scalar(op.other)
+        cg.env[op.result] = load_piece(cg, op, cg.scalar(op.ptr), 0, elem, 1, where, fill)
         return
     frag = fragment_of(op.result)
     pointers, mask, other = cg.tile(op.ptr), _plain(cg, op.mask), _plain(cg, op.other)
@@ -283,19 +309,15 @@ def _load(cg: CodeGen, op: ops.Load) -> None:
     for piece in access.pieces():
         pointer, offset = lanes.pointer(pointers, piece[0])
         live = live_register(cg, frag, piece[0])
-        if live is False:
-            parts.append(cg.e.const(0, elem, len(piece)) if elem not in _FLOATS else
-                         cg.e.const(0.0, elem, len(piece)))
+        if live == DEAD:
+            parts.append(cg.e.const(0, elem, len(piece)))
             continue
-        pred = both(cg.e, live or None, lanes.element(mask, piece[0]))
+        pred = both(cg.e, live, lanes.element(mask, piece[0]))
         else_ = None if fill is None or pred is None else cg.e.gather(fill, piece)
         parts.append(load_piece(cg, op, pointer, offset, elem, access.width, pred, else_))
     joined = cg.e.concat(parts)
     back = sorted(range(len(access.order)), key=access.order.__getitem__)
     cg.set(op.result, cg.e.gather(joined, back))
-
-
-_FLOATS = ("half", "bfloat", "float", "double")
 
 
 def _load_distinct(cg: CodeGen, op: ops.Load, frag: Fragment, elem: str, pointers: Tile,
@@ -309,10 +331,10 @@ def _load_distinct(cg: CodeGen, op: ops.Load, frag: Fragment, elem: str, pointer
     for i in elements:
         pointer, offset = lanes.pointer(pointers, i)
         live = live_register(cg, frag, i)
-        if live is False:
+        if live == DEAD:
             parts.append(cg.e.const(0, elem))
             continue
-        pred = both(cg.e, live or None, lanes.element(mask, i))
+        pred = both(cg.e, live, lanes.element(mask, i))
         parts.append(load_piece(cg, op, pointer, offset, elem, 1, pred, lanes.element(other, i)))
     cg.env[op.result] = Tile(cg.e.build(parts), frag.num_registers, index)
 
@@ -320,8 +342,8 @@ def _load_distinct(cg: CodeGen, op: ops.Load, frag: Fragment, elem: str, pointer
 @lower(ops.Store)
 def _store(cg: CodeGen, op: ops.Store) -> None:
     if not isinstance(op.ptr.type, Tensor):
-        mask = None if op.mask is None else cg.scalar(op.mask)
-        pred = both(cg.e, owner(cg, None), mask)
+        where = None if op.mask is None else cg.scalar(op.mask)
+        pred = both(cg.e, owner(cg, None), where)
         store_piece(cg, op, cg.scalar(op.ptr), 0, cg.scalar(op.value), pred)
         return
     frag = fragment_of(op.ptr)
@@ -332,14 +354,9 @@ def _store(cg: CodeGen, op: ops.Store) -> None:
     todo = []
     for piece in access.pieces():
         live = live_register(cg, frag, piece[0])
-        if live is False or is_copy(frag, piece[0]):
+        if live == DEAD or is_copy(frag, piece[0]):
             continue
-        pred = both(cg.e, mine, live or None, lanes.element(mask, piece[0]))
+        pred = both(cg.e, mine, live, lanes.element(mask, piece[0]))
         todo.append((lanes.pointer(pointers, piece[0]), cg.e.gather(value, piece), pred))
     for (pointer, offset), part, pred in todo:
         store_piece(cg, op, pointer, offset, part, pred)
-
-
-def element_name(op: Op) -> str:
-    """The LLVM element type of what an access moves."""
-    return llvm_element(pointee_of(op.operands[0]))

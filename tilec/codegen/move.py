@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from tilec.codegen.context import CodeGen, thread_columns
 from tilec.codegen.emit import POINTER, Reg
-from tilec.codegen.memory import both, is_copy, live_register, owner
+from tilec.codegen.memory import DEAD, both, is_copy, live_register, owner
 from tilec.codegen.shuffle import from_lane, map_words
 from tilec.ir.conversion import NoOp, Plan, Registers, Select, Shared, Shuffles
 from tilec.ir.fragment import Fragment
@@ -62,7 +63,7 @@ def _shuffles(cg: CodeGen, plan: Shuffles, x: Reg) -> Reg:
             moved.append(word)
             continue
         lane = source_lane(xor)
-        moved.append(map_words(e, word, lambda w, at=lane: from_lane(e, w, at)))
+        moved.append(map_words(e, word, partial(from_lane, e, lane)))
     moved = _select_steps(cg, plan.after, moved)
     size = sum(map(len, plan.dst_words))
     flat = [part for word, rs in zip(moved, plan.dst_words, strict=True)
@@ -173,11 +174,11 @@ def through_memory(cg: CodeGen, x: Reg, src: Fragment, dst: Fragment, offset: in
     mine = owner(cg, src)
     for r in range(src.num_registers):
         live = live_register(cg, src, r)
-        if live is False or is_copy(src, r):
+        if live == DEAD or is_copy(src, r):
             continue
         pointer = _row_major(cg, src, r, offset, size)
         lane = e.lane(x, r)
-        condition = both(e, mine, live if isinstance(live, Reg) else None)
+        condition = both(e, mine, live)
         store = f"store {lane.elem} {lane.ref}, {pointer.type} {pointer.ref}, align {size}"
         if condition is None:
             e.do(store)
@@ -192,13 +193,12 @@ def through_memory(cg: CodeGen, x: Reg, src: Fragment, dst: Fragment, offset: in
     parts = []
     for r in range(dst.num_registers):
         live = live_register(cg, dst, r)
-        if live is False:
-            parts.append(Reg("poison", x.elem))
+        if live == DEAD:
+            parts.append(e.const(0, x.elem))
             continue
         pointer = _row_major(cg, dst, r, offset, size)
         if live is not None:
             # A dead element reads some place inside the scratch.
-            assert isinstance(live, Reg)
             start = cg.shared_address(offset)
             pointer = e.select(live, pointer, start)
         parts.append(e.new(f"load {x.elem}, {pointer.type} {pointer.ref}, align {size}", x.elem))

@@ -1,4 +1,4 @@
-"""Lowering of reductions: within a thread, across lanes by shuffles, across warps by shared memory."""
+"""Lowering of reductions: within a thread, then by shuffles in a warp, then by shared memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilec.codegen.emit import Reg
 from tilec.codegen.memory import live_register
 from tilec.codegen.shuffle import ALL_LANES, butterfly
 from tilec.ir import ops
-from tilec.ir.core import Value
+from tilec.ir.core import Op, Value
 from tilec.ir.scratch import ReducePlan, reduce_areas, reduce_plan
 from tilec.ir.types import Tensor, scalar_of
 
@@ -73,7 +73,7 @@ def _live(cg: CodeGen, value: Value) -> Reg:
     lanes = []
     for r in range(frag.num_registers):
         inside = live_register(cg, frag, r)
-        lanes.append(inside if isinstance(inside, Reg) else cg.e.const(inside is None, "i1"))
+        lanes.append(cg.e.const(True, "i1") if inside is None else inside)
     return cg.e.build(lanes)
 
 
@@ -98,8 +98,9 @@ def _in_thread(cg: CodeGen, values: Sequence[Reg], members: Sequence[Sequence[in
     return list(out)
 
 
-_REDUX = {ops.Add: "add", ops.And: "and", ops.Or: "or", ops.Xor: "xor", ops.Minimum: "min",
-          ops.Maximum: "max"}
+_REDUX: dict[type[Op], str] = {
+    ops.Add: "add", ops.And: "and", ops.Or: "or", ops.Xor: "xor", ops.Minimum: "min",
+    ops.Maximum: "max"}
 
 
 def _redux_name(cg: CodeGen, op: ops.Reduce, plan: ReducePlan) -> str | None:
@@ -132,7 +133,7 @@ def _across_warps(cg: CodeGen, op: ops.Reduce, plan: ReducePlan, values: Sequenc
         e.branch(cg.is_thread(mask), write, done)
         e.start(write)
     bases = []
-    for value, area in zip(values, areas, strict=True):
+    for value, area in zip(values, areas, strict=False):
         stored = e.convert("zext", value, "i8") if value.elem == "i1" else value
         size = stored.bits // 8
         bases.append((stored.elem, size, op.offset + area))

@@ -76,9 +76,6 @@ def _move(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape) -> None:
     src, dst = fragment_of(op.x), fragment_of(op.result)
     plan = move_plan(src_type, dst_type)
     held = cg.tile(op.x)
-    if held.is_uniform and held.offset is None:
-        cg.set(op.result, held.reg)
-        return
     if isinstance(plan.plan, (NoOp, Registers)):
         permutation = plan.plan.permutation if isinstance(plan.plan, Registers) else \
             tuple(range(dst.registers_per_part))

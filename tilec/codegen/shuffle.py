@@ -44,7 +44,7 @@ def butterfly(e: Emit, x: Reg, xor: int) -> Reg:
     return map_words(e, x, move)
 
 
-def from_lane(e: Emit, word: Reg, lane: Reg) -> Reg:
+def from_lane(e: Emit, lane: Reg, word: Reg) -> Reg:
     """A 32-bit word of the given lane."""
     return e.call("llvm.nvvm.shfl.sync.idx.i32", "i32", 0,
                   (e.const(ALL_LANES, "i32"), word, lane, e.const(31, "i32")))

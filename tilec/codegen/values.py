@@ -35,11 +35,6 @@ class Tile:
         return self.index, self.offset
 
     @property
-    def is_uniform(self) -> bool:
-        """One lane serves all elements."""
-        return self.reg.n == 0
-
-    @property
     def offsets_are_bits(self) -> bool:
         """Whether adding an offset is setting bits that are zero, so that nothing can wrap."""
         return self.offset is None or all(c >= 0 and not c & ~self.zeros for c in self.offset)
@@ -106,10 +101,15 @@ def whole(e: Emit, tile: Tile) -> Reg:
     return take(e, tile, range(tile.size))
 
 
-def align(e: Emit, tiles: Sequence[Tile]) -> tuple[list[Reg], Index]:
-    """Operands of an elementwise op at the width of their distinct combinations, and its index."""
+def align(e: Emit, tiles: Sequence[Tile], runs: Index = None) -> tuple[list[Reg], Index]:
+    """Operands of an elementwise op at the width of their distinct combinations, and its index.
+
+    runs: which elements of the result are known to be equal, if that is known otherwise.
+    """
     size = tiles[0].size
     elements, index = plan(size, tuple(t.form for t in tiles))
+    if runs is not None and max(runs) + 1 < len(elements):
+        elements, index = plan(size, ((runs, None),))
     out = []
     for t in tiles:
         same = t.index == index and t.offset is None

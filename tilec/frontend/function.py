@@ -14,6 +14,7 @@ import linecache
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import CellType
 from typing import Any, NoReturn
 
 from tilec.errors import CompilationError, Location
@@ -21,6 +22,8 @@ from tilec.errors import CompilationError, Location
 MISSING: Any = inspect.Parameter.empty
 # Names that a launch gives a meaning of their own.
 RESERVED = ("grid", "stream", "num_warps", "num_stages", "num_ctas", "maxnreg", "target", "warmup")
+# Where outer names were looked up, by (id of the dict or cell, name): the place, what was there.
+Watch = dict[tuple[int, str], tuple[Any, object]]
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
@@ -81,8 +84,8 @@ class Function:
         self.first_line = fn.__code__.co_firstlineno
         linecache.checkcache(self.file)
         self._lines = linecache.getlines(self.file, fn.__globals__)
-        self._watch: list[tuple[Any, str, object]] | None = None
-        self._key = ""
+        # What the source key was read from, and the key; one object, since threads may share it.
+        self._state: tuple[Watch, str] | None = None
         functools.update_wrapper(self, fn)
         self._refuse_unusable()
         self.params = self._read_params(frozenset(do_not_specialize),
@@ -191,16 +194,20 @@ class Function:
 
         Cheap while no name was bound anew since the last call.
         """
-        if self._watch is None or any(
-                (place.get(name) if type(place) is dict else _cell(place)) is not seen
-                for place, name, seen in self._watch):
-            digest = hashlib.sha256()
-            watch: list[tuple[Any, str, object]] = []
-            self._reach(digest, watch, set())
-            self._watch, self._key = watch, digest.hexdigest()
-        return self._key
+        if self._state is not None:
+            watch, key = self._state
+            for (_, name), (place, seen) in watch.items():
+                if (_cell(place) if type(place) is CellType else place.get(name)) is not seen:
+                    break
+            else:
+                return key
+        digest = hashlib.sha256()
+        watch = {}
+        self._reach(digest, watch, set())
+        self._state = watch, digest.hexdigest()
+        return self._state[1]
 
-    def _reach(self, digest: Any, watch: list[tuple[Any, str, object]], seen: set[int]) -> None:
+    def _reach(self, digest: Any, watch: Watch, seen: set[int]) -> None:
         if id(self) in seen:
             return
         seen.add(id(self))
@@ -209,8 +216,8 @@ class Function:
         for path in self._paths:
             value = MISSING
             for place, name in self._steps(path):
-                value = place.get(name, MISSING) if type(place) is dict else _cell(place)
-                watch.append((place, name, None if value is MISSING else value))
+                value = _cell(place) if type(place) is CellType else place.get(name, MISSING)
+                watch[id(place), name] = place, None if value is MISSING else value
             _mix(".".join(path), value, digest, watch, seen)
 
     def _steps(self, path: tuple[str, ...]) -> Iterator[tuple[Any, str]]:
@@ -250,7 +257,7 @@ def _cell(cell: Any) -> object:
         return None
 
 
-def _mix(name: str, value: object, digest: Any, watch: list[tuple[Any, str, object]],
+def _mix(name: str, value: object, digest: Any, watch: Watch,
          seen: set[int]) -> None:
     """Add to a digest what a name stands for, as far as it changes the generated code."""
     if is_constexpr(value):

@@ -107,7 +107,8 @@ class AttrField(_Field):
         if not ok:
             return f"attribute `{self.name}` is {value!r}, expected {self.kind.__name__}"
         if self.choices and value not in self.choices:
-            return f"attribute `{self.name}` is {value!r}, expected one of {', '.join(self.choices)}"
+            known = ", ".join(self.choices)
+            return f"attribute `{self.name}` is {value!r}, expected one of {known}"
         return ""
 
 
@@ -149,13 +150,15 @@ class Op:
 
     Facts, given as class keywords: `commutative`, `terminator`, and `effects`, a set out of
     "read", "write" (global memory), "read_shared", "write_shared", "barrier", "io" (assert,
-    print). An op without effects is pure. `isolated`: its regions use no value from outside.
+    print). An op without effects is pure. `isolated`: passes keep values from
+    outside out of its regions. `speculatable`: may run, if pure, where the program would not.
     """
 
     name: ClassVar[str] = ""
     commutative: ClassVar[bool] = False
     terminator: ClassVar[bool] = False
     isolated: ClassVar[bool] = False
+    speculatable: ClassVar[bool] = True
     class_effects: ClassVar[frozenset[str]] = frozenset()
     operand_fields: ClassVar[tuple[OperandField, ...]] = ()
     attr_fields: ClassVar[dict[str, AttrField]] = {}
@@ -456,7 +459,8 @@ class Func:
 class Module:
     """Functions and attributes: `level` ("tile", "gpu", "lowered"), `target`, `num_warps`, ..."""
 
-    def __init__(self, funcs: Sequence[Func] = (), attributes: dict[str, Any] | None = None) -> None:
+    def __init__(self, funcs: Sequence[Func] = (),
+                 attributes: dict[str, Any] | None = None) -> None:
         self.funcs = list(funcs)
         self.attributes = {"level": "tile"} if attributes is None else dict(attributes)
 

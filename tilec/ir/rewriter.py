@@ -90,11 +90,12 @@ class _Driver:
                     result.replace_by(value)
                     self.add(value.op)
                 self.erase(op)
+            elif op.parent is None:
+                self.forget(op)
             else:
-                # Changed in place, or erased by the pattern: what fed it may be dead now.
                 for v in old:
                     self.add(v.op)
-                for inner in op.walk() if op.parent is not None else ():
+                for inner in op.walk():
                     self.add(inner)
                 self.revisit_users(op)
             self.revisit_new(block, before, after)
@@ -115,11 +116,15 @@ class _Driver:
             new = new.prev
 
     def erase(self, op: Op) -> None:
+        op.erase()
+        self.forget(op)
+
+    def forget(self, op: Op) -> None:
+        """Take an erased op off the worklist, and look at what fed it again: it may be dead."""
         erased = dict.fromkeys(op.walk())
-        feeding = [v.op for inner in erased for v in inner.operands]
         for inner in erased:
             self.work.pop(inner, None)
-        op.erase()
-        for producer in feeding:
-            if producer not in erased:
-                self.add(producer)
+        for inner in erased:
+            for v in inner.operands:
+                if v.op not in erased:
+                    self.add(v.op)

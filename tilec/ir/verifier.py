@@ -5,8 +5,8 @@ from __future__ import annotations
 from tilec.errors import IRError
 from tilec.ir import ops
 from tilec.ir.core import MISSING, UNFIT, UNKNOWN, Block, Func, Module, Op, Value
-from tilec.ir.printer import print_op
 from tilec.ir.layouts import RegisterLayout
+from tilec.ir.printer import print_op
 from tilec.ir.types import Tensor
 
 LEVELS = ("tile", "gpu", "lowered")

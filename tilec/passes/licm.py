@@ -45,10 +45,10 @@ def _hoist(block: Block, loop: Op) -> None:
     while moved:
         moved = False
         for op in block:
-            # An op with regions that read from outside may cost more than the loop that skips it.
-            if not op.pure or (op.regions and not op.isolated):
+            # Control flow may cost more than a loop that skips it.
+            if not (op.pure and op.speculatable) or (op.regions and not op.isolated):
                 continue
-            if not any(v in inside for v in op.operands):
+            if not any(v in inside for inner in op.walk() for v in inner.operands):
                 op.move_before(loop)
                 inside.difference_update(op.results)
                 moved = True

@@ -1,18 +1,19 @@
 """What a launch makes of each argument: a hashable key that it is specialised on, and a value.
 
-Keys: `(short type, aligned, where)` for pointers, `(short type, divisible by 16)` for numbers,
+Keys: `(short type, aligned, where)` for arrays, `(short type, divisible by 16)` for numbers,
 `Const` for what is baked in, tuples of keys for tuples. `where` is "numpy", "torch" (a CPU tensor)
 or the index of a CUDA device. Triton's rules: None, bool, 1, divisibility by 16, i32/i64/u64.
 """
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tilec.errors import LaunchError
-from tilec.frontend.function import Function
+from tilec.errors import LaunchError, TilecError
+from tilec.frontend.function import MISSING, Function, Param
 from tilec.frontend.signature import ArgSpec, Spec, parse_spec
 from tilec.ir import types as ir
 from tilec.language import dtypes as dt
@@ -20,21 +21,19 @@ from tilec.language.values import constexpr
 from tilec.runtime import dlpack
 
 Key = Any
+# Gives the key and what a launch on a GPU passes: numbers, and addresses of device arrays.
 Handler = Callable[[Any], tuple[Key, Any]]
 
 
 class Const(NamedTuple):
-    """The key of a compile-time value; the type tells 1 from True and 1.0."""
+    """The key of a compile-time value; the kind tells 1 from True and 1.0.
+
+    value: floats as hexadecimal text, for 0.0 == -0.0 and nan != nan; tuples as tuples of keys;
+    functions as (function, source key).
+    """
 
     kind: type
     value: Any
-
-
-class ArrayOnDevice(NamedTuple):
-    """The value of an argument that lives on a GPU: its address, and the object itself."""
-
-    address: int
-    owner: Any
 
 
 _ONE = Const(int, 1)
@@ -43,10 +42,9 @@ _I32, _I32_16 = ("i32", False), ("i32", True)
 _FLOAT, _BOOL = ("fp32", False), ("i1", False)
 
 
-def _int(value: int) -> tuple[Key, Any]:
-    if value == 1:
-        return _ONE, value
-    return _plain_int(value)
+def int_handler(value: int) -> tuple[Key, Any]:
+    """1 is baked in; other integers have the first type of i32, i64, u64 that holds them."""
+    return (_ONE, value) if value == 1 else _plain_int(value)
 
 
 def _plain_int(value: int) -> tuple[Key, Any]:
@@ -54,20 +52,50 @@ def _plain_int(value: int) -> tuple[Key, Any]:
         return (_I32_16 if value % 16 == 0 else _I32), value
     if -(1 << 63) <= value < 1 << 63:
         return ("i64", value % 16 == 0), value
-    if value < 1 << 64 and value > 0:
+    if 0 < value < 1 << 64:
         return ("u64", value % 16 == 0), value
     raise LaunchError(f"{value} does not fit into 64 bits")
 
 
+def none_handler(value: None) -> tuple[Key, Any]:
+    """None is baked in."""
+    return _NONE, value
+
+
+def float_handler(value: float) -> tuple[Key, Any]:
+    """Floats are fp32."""
+    return _FLOAT, value
+
+
+def bool_handler(value: bool) -> tuple[Key, Any]:
+    """Bools are i1."""
+    return _BOOL, value
+
+
+def tuple_handler(value: Any) -> tuple[Key, Any]:
+    """A tuple of keys; the values of nested tuples in one flat tuple."""
+    keys: list[Key] = []
+    values: list[Any] = []
+    for v in value:
+        handler = handler_of(v)
+        key, one = handler(v)
+        keys.append(key)
+        values += one if handler is tuple_handler else (one,)
+    return tuple(keys), tuple(values)
+
+
+# -- constants --------------------------------------------------------------------------------
+
+
 def constexpr_handler(value: Any) -> tuple[Key, Any]:
     """The key of a compile-time argument; LaunchError if it cannot be hashed."""
-    if isinstance(value, constexpr):
-        value = value.value
+    value = as_plain(value)
     if isinstance(value, Function):
         return Const(Function, (value, value.source_key())), value
-    value = _as_plain(value)
+    if isinstance(value, float):
+        return Const(float, float.hex(value)), value
     if isinstance(value, (tuple, list)):
-        return tuple(constexpr_handler(v)[0] for v in value), tuple(value)
+        return Const(tuple, tuple(constexpr_handler(v)[0] for v in value)), tuple(value)
     try:
         hash(value)
     except TypeError:
@@ -76,32 +104,34 @@ def constexpr_handler(value: Any) -> tuple[Key, Any]:
     return Const(type(value), value), value
 
 
-def _as_plain(value: Any) -> Any:
-    """numpy and torch scalars as Python numbers, their dtypes as tl dtypes."""
-    module = type(value).__module__
-    if module.startswith("numpy") and hasattr(value, "item") and not hasattr(value, "__len__"):
-        return value.item()
-    if type(value).__name__ in ("dtype", "DType") or module.startswith(("torch", "ml_dtypes")):
-        try:
-            return dt.from_any(value)
-        except Exception:  # noqa: BLE001  (any other object is left as it is)
-            return value
-    return value
+def constant(key: Const) -> Any:
+    """The value behind the key of a compile-time argument."""
+    if key.kind is Function:
+        return key.value[0]
+    if key.kind is float:
+        return float.fromhex(key.value)
+    if key.kind is tuple:
+        return tuple(map(constant, key.value))
+    return key.value
 
 
-def _tuple(value: tuple[Any, ...]) -> tuple[Key, Any]:
-    parts = [handler_of(type(v), v)(v) for v in value]
-    return tuple(k for k, _ in parts), tuple(v for _, v in parts)
+def as_plain(value: Any) -> Any:
+    """A compile-time value without its wrapper; numpy scalars as Python numbers, and the dtypes
+    of numpy, ml_dtypes and torch as tl dtypes."""
+    if isinstance(value, constexpr):
+        value = value.value
+    module = (value if isinstance(value, type) else type(value)).__module__.partition(".")[0]
+    if module not in ("numpy", "ml_dtypes", "torch"):
+        return value
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return as_plain(value.item()) if type(value).__module__ != "ml_dtypes" else float(value)
+    try:
+        return dt.from_any(value)
+    except TilecError:
+        return value
 
 
-def _function(value: Function) -> tuple[Key, Any]:
-    return Const(Function, (value, value.source_key())), value
-
-
-def _numpy_scalar(value: Any) -> tuple[Key, Any]:
-    plain = value.item()
-    return handler_of(type(plain), plain)(plain)
-
+# -- arrays -----------------------------------------------------------------------------------
 
 _SHORT: dict[Any, str] = {}
 
@@ -110,22 +140,24 @@ def short_name(dtype: Any) -> str:
     """tilec's short name ("fp32") of a numpy, ml_dtypes or torch dtype."""
     found = _SHORT.get(dtype)
     if found is None:
+        if not getattr(dtype, "isnative", True):
+            raise LaunchError(f"an array has elements of type {dtype.str}, whose bytes are swapped",
+                              None, "convert it to the byte order of this machine")
         found = _SHORT[dtype] = dt.from_any(dtype).short
     return found
 
 
 def _ndarray(value: Any) -> tuple[Key, Any]:
-    address = value.__array_interface__["data"][0]
+    address = value.ctypes.data
     return (_SHORT.get(value.dtype) or short_name(value.dtype), address % 16 == 0, "numpy"), value
 
 
-def _torch(value: Any) -> tuple[Key, Any]:
+def torch_handler(value: Any) -> tuple[Key, Any]:
+    """A tensor of torch, on the CPU or a GPU."""
     address = value.data_ptr()
     device = value.get_device()
     short = _SHORT.get(value.dtype) or short_name(value.dtype)
-    if device < 0:
-        return (short, address % 16 == 0, "torch"), value
-    return (short, address % 16 == 0, device), ArrayOnDevice(address, value)
+    return (short, address % 16 == 0, device if device >= 0 else "torch"), address
 
 
 def _cuda_interface(value: Any) -> tuple[Key, Any]:
@@ -136,32 +168,45 @@ def _cuda_interface(value: Any) -> tuple[Key, Any]:
     own = getattr(value, "dtype", None)
     short = short_name(np.dtype(interface["typestr"]) if own is None else own)
     device = getattr(getattr(value, "device", None), "id", 0)
-    return (short, address % 16 == 0, device), ArrayOnDevice(address, value)
+    return (short, address % 16 == 0, device), address
 
 
 def _dlpack(value: Any) -> tuple[Key, Any]:
     found = dlpack.read(value)
     if found.device is None:
-        import numpy as np
+        return _ndarray(dlpack.as_numpy(value))
+    return (found.short, found.address % 16 == 0, found.device), found.address
 
-        return _ndarray(np.from_dlpack(value))
-    return ((found.short, found.address % 16 == 0, found.device),
-            ArrayOnDevice(found.address, value))
 
+class StandIn(NamedTuple):
+    """Stands for an aligned array of a dtype, where nothing is launched."""
+
+    short: str
+
+
+def stand_in(value: Any) -> Any:
+    """A StandIn for a dtype, or a pointer type; any other value as it is."""
+    plain = as_plain(value)
+    if not isinstance(plain, dt.dtype):
+        return value
+    return StandIn((plain.element_ty if isinstance(plain, dt.pointer_type) else plain).short)
+
+
+def _stand_in(value: StandIn) -> tuple[Key, Any]:
+    return (value.short, True, "numpy"), 0
+
+
+# -- which handler ----------------------------------------------------------------------------
 
 _HANDLERS: dict[type, Handler] = {
-    int: _int,
-    bool: lambda v: (_BOOL, v),
-    float: lambda v: (_FLOAT, v),
-    type(None): lambda v: (_NONE, v),
-    tuple: _tuple,
-    list: lambda v: _tuple(tuple(v)),
-    constexpr: constexpr_handler,
+    int: int_handler, bool: bool_handler, float: float_handler, type(None): none_handler,
+    tuple: tuple_handler, list: tuple_handler, StandIn: _stand_in,
 }
 
 
-def handler_of(kind: type, value: Any) -> Handler:
-    """The handler of a type of argument; LaunchError names an argument that none fits."""
+def handler_of(value: Any) -> Handler:
+    """The handler of an argument, by its type; LaunchError for one that kernels cannot take."""
+    kind = type(value)
     handler = _HANDLERS.get(kind)
     if handler is None:
         handler = _HANDLERS[kind] = _find(kind, value)
@@ -169,11 +214,9 @@ def handler_of(kind: type, value: Any) -> Handler:
 
 
 def _find(kind: type, value: Any) -> Handler:
-    if isinstance(value, Function):
-        return _function
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _torch
+        return torch_handler
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         if isinstance(value, numpy.ndarray):
@@ -185,65 +228,102 @@ def _find(kind: type, value: Any) -> Handler:
     if hasattr(value, "__dlpack__"):
         return _dlpack
     if isinstance(value, tuple):
-        return _tuple
-    if isinstance(value, dt.dtype) or kind.__name__ == "dtype":
+        return tuple_handler
+    if isinstance(value, (Function, constexpr)) or isinstance(as_plain(value), dt.dtype):
         return constexpr_handler
-    if isinstance(value, (bool, int, float)):
-        base = next(b for b in (bool, int, float) if isinstance(value, b))
+    if isinstance(value, (int, float)):
+        base: type = int if isinstance(value, int) else float
         return lambda v: _HANDLERS[base](base(v))
-    raise LaunchError(f"an argument is a {kind.__name__}, which a kernel cannot take", None,
+    raise LaunchError(f"it is a {kind.__name__}, which a kernel cannot take", None,
                       "give arrays (numpy, torch, cupy), numbers, None, tuples of these, or "
                       "declare the parameter `: tl.constexpr`")
 
 
-def annotated_handler(annotation: Any, name: str) -> Handler | None:
-    """The handler of a parameter annotated with a type, which overrides what the value says.
+def _numpy_scalar(value: Any) -> tuple[Key, Any]:
+    plain = as_plain(value)
+    return handler_of(plain)(plain)
 
-    None for tl.constexpr, tl.const and annotations that name no type.
+
+def param_handler(p: Param) -> Handler | None:
+    """The handler that a declaration settles; None where the argument's type does."""
+    if p.is_constexpr:
+        return constexpr_handler
+    handler = None if p.annotation is MISSING else _annotated(p)
+    if p.do_not_specialize or p.do_not_specialize_on_alignment:
+        return _unspecialized(handler, p.do_not_specialize)
+    return handler
+
+
+def _annotated(p: Param) -> Handler | None:
+    """The handler of a parameter annotated with a number type, which overrides the value's.
+
+    None for annotations that name none, such as tl.const.
     """
+    annotation = p.annotation
+    if isinstance(annotation, str):  # with `from __future__ import annotations`: "tl.int64"
+        annotation = annotation.strip("'\" ").rpartition(".")[2]
     try:
-        spec = parse_spec(annotation, name)
-    except Exception:  # noqa: BLE001  (annotations may be anything)
+        spec = parse_spec(annotation, p.name)
+    except TilecError:
         return None
     if not isinstance(spec, ArgSpec) or not isinstance(spec.type, ir.Scalar):
         return None
-    key = (dt.of_ir(spec.type).short, False)
-    convert: Callable[[Any], Any] = float if spec.type.is_float else \
-        bool if spec.type.is_bool else int
-    if spec.type.is_float or spec.type.is_bool:
-        return lambda v: (key, convert(v))
-    aligned = (key[0], True)
-    return lambda v: (aligned if int(v) % 16 == 0 else key, int(v))
+    short = dt.of_ir(spec.type).short
+    real, truth = spec.type.is_float, spec.type.is_bool
 
-
-def unspecialized(handler: Handler, alignment_only: bool) -> Handler:
-    """The handler of a parameter in `do_not_specialize`: 1 and divisibility are not baked in."""
     def handle(value: Any) -> tuple[Key, Any]:
-        key, out = _plain_int(value) if type(value) is int and not alignment_only else \
-            handler(value)
-        if isinstance(key, Const) or not isinstance(key, tuple) or len(key) not in (2, 3):
-            return key, out
-        return (key[0], False, *key[2:]), out
+        if value is None:
+            return _NONE, value
+        try:
+            number = float(value) if real else operator.index(value)
+        except (TypeError, ValueError):
+            raise LaunchError(f"it is {value!r}, but is annotated as {short}") from None
+        if real or truth:
+            return (short, False), number if real else bool(number)
+        return (short, number % 16 == 0), number
 
     return handle
 
 
-def spec_of(key: Key, const: bool = False) -> Spec | Const:
-    """What the front end is told of an argument with this key."""
+def _unspecialized(handler: Handler | None, not_one: bool) -> Handler:
+    """The handler of a parameter in `do_not_specialize`. not_one: 1 is not baked in either."""
+    def general(key: Key) -> Key:
+        if key == _ONE and not_one:
+            return _I32
+        if isinstance(key, Const) or not key:
+            return key
+        if isinstance(key[0], str):
+            return (key[0], False, *key[2:])
+        return tuple(map(general, key))
+
+    def handle(value: Any) -> tuple[Key, Any]:
+        key, out = (handler or handler_of(value))(value)
+        return general(key), out
+
+    return handle
+
+
+# -- what keys say ----------------------------------------------------------------------------
+
+
+def spec_of(key: Key, const: bool = False) -> Spec | constexpr:
+    """What the front end is told of an argument with this key. const: pointers are `tl.const`."""
     if isinstance(key, Const):
-        return Const(key.kind, key.value[0]) if key.kind is Function else key
-    if key and isinstance(key[0], str):
-        element = dt.from_name(key[0]).ir
-        divisor = 16 if key[1] else 1
-        assert isinstance(element, ir.Scalar)
-        return ArgSpec(ir.Pointer(element, const) if len(key) == 3 else element, divisor)
-    return tuple(spec_of(k) for k in key)  # type: ignore[misc]
+        return constexpr(constant(key))
+    if not key or not isinstance(key[0], str):
+        return tuple(spec_of(k, const) for k in key)
+    element = dt.from_name(key[0]).ir
+    assert isinstance(element, ir.Scalar)
+    return ArgSpec(ir.Pointer(element, const) if len(key) == 3 else element, 16 if key[1] else 1)
 
 
-def places(key: Key) -> set[Any]:
-    """Where the arrays with this key live."""
-    if isinstance(key, Const) or not isinstance(key, tuple):
-        return set()
-    if len(key) == 3 and isinstance(key[0], str):
-        return {key[2]}
-    return set().union(*(places(k) for k in key if isinstance(k, tuple)), set())
+def leaves(key: Key) -> list[Key]:
+    """The keys in a tuple's key, in order; a list of one for other keys."""
+    if isinstance(key, Const) or (key and isinstance(key[0], str)):
+        return [key]
+    return [leaf for k in key for leaf in leaves(k)]
+
+
+def place_of(key: Key) -> Any:
+    """Where the array with this key lives; None for numbers and constants."""
+    return key[2] if len(key) == 3 else None

@@ -3,47 +3,67 @@ copying device arrays over and back for it."""
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tilec
-from tilec.errors import LaunchError
+from tilec.errors import LaunchError, SimulatorError, did_you_mean
 from tilec.frontend.signature import ArgSpec, Spec
-from tilec.runtime import device
-from tilec.runtime.arguments import ArrayOnDevice, handler_of, places
+from tilec.language import dtypes as dt
+from tilec.runtime import device, dlpack
+from tilec.runtime.arguments import Const, Key, as_plain, handler_of, leaves, place_of, short_name
 
 if TYPE_CHECKING:
     from tilec.runtime.kernel import CompiledKernel
 
 
-def check_grid(grid: int | Sequence[int]) -> tuple[int, int, int]:
+def check_grid(grid: Any) -> tuple[int, int, int]:
     """A grid as three extents; LaunchError if it is none."""
-    extents = (grid,) if isinstance(grid, int) else tuple(grid)
+    if type(grid) is tuple:
+        if len(grid) == 1:  # the usual one, without a loop
+            x, y, z = grid[0], 1, 1
+        else:
+            x, y, z = (*grid, 1, 1)[:3] if 0 < len(grid) < 4 else (-1, -1, -1)
+        if type(x) is type(y) is type(z) is int and x >= 0 and y >= 0 and z >= 0:
+            return x, y, z
     try:
-        whole = tuple(int(g.__index__()) for g in extents)
-    except AttributeError:
-        raise LaunchError(f"grid is {grid!r}, expected 1 to 3 integers") from None
+        extents = tuple(grid) if hasattr(grid, "__iter__") else (grid,)
+        whole = [operator.index(g) for g in extents]
+    except TypeError:
+        whole = []
     if not 1 <= len(whole) <= 3 or min(whole) < 0:
-        raise LaunchError(f"grid is {grid!r}, expected 1 to 3 extents of 0 or more")
+        raise LaunchError(f"grid is {grid!r}, expected 1 to 3 integers of 0 or more", None,
+                          "write it as (n,), (x, y) or (x, y, z); tilec.cdiv gives integers")
     x, y, z = (*whole, 1, 1)[:3]
     return x, y, z
 
 
 def order_arguments(kernel: CompiledKernel, args: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
-    """The run-time arguments in the order of the signature, tuples flattened."""
+    """The run-time arguments in the order of the signature, tuples flattened.
+
+    Constants may be among them, if they are those that the kernel was compiled for.
+    """
     names = [p.name for p in kernel.fn.params]
+    runtime = list(kernel.signature)
     if not isinstance(args, Mapping):
-        runtime = [n for n in names if n in kernel.signature]
         declared = [p.name for p in kernel.fn.params if not p.is_constexpr]
-        for order in (runtime, declared, names):
-            if len(order) == len(args):
-                args = dict(zip(order, args, strict=True))
-                break
-        else:
+        order = next((o for o in (runtime, declared, names) if len(o) == len(args)), None)
+        if order is None:
             raise LaunchError(f"`{kernel.name}` got {len(args)} arguments, expected "
                               f"{len(runtime)}: {', '.join(runtime)}")
-    missing = [n for n in kernel.signature if n not in args]
+        args = dict(zip(order, args, strict=True))
+    for name in args:
+        if name not in names:
+            raise LaunchError(f"`{kernel.name}` has no parameter `{name}`", None,
+                              did_you_mean(name, names) or f"it has {', '.join(names)}")
+    for name, compiled in kernel.constexprs.items():
+        if name in args and as_plain(args[name]) != compiled:
+            raise LaunchError(f"`{kernel.name}` was compiled for {name} = {compiled!r}, not "
+                              f"{args[name]!r}", None, "compile it for these arguments")
+    missing = [n for n in runtime if n not in args]
     if missing:
         raise LaunchError(f"`{kernel.name}` needs the arguments {', '.join(missing)}")
     out: list[Any] = []
@@ -59,18 +79,37 @@ def _flatten(spec: Spec, value: Any, name: str, out: list[Any]) -> None:
     if not isinstance(value, (tuple, list)) or len(value) != len(spec):
         raise LaunchError(f"argument `{name}` is {value!r}, expected {len(spec)} values")
     for part, v in zip(spec, value, strict=True):
-        if isinstance(part, (ArgSpec, tuple)) and not hasattr(part, "kind"):
+        if isinstance(part, (ArgSpec, tuple)):
             _flatten(part, v, name, out)
+
+
+def flat_arguments(key: Key, value: Any, passed: Any) -> list[Any]:
+    """What a run on the CPU passes for one argument: arrays as they came, numbers as `passed`
+    has them, constants not at all.
+
+    key, passed: what its handler gave.
+    """
+    flat, passes = [value], [passed]
+    if isinstance(value, (tuple, list)) and not isinstance(key, Const):
+        flat, passes = _opened(value), passed
+    return [v if place_of(k) is not None else p for k, v, p in zip(leaves(key), flat, passes)
+            if not isinstance(k, Const)]
+
+
+def _opened(value: Any) -> list[Any]:
+    if not isinstance(value, (tuple, list)):
+        return [value]
+    return [leaf for v in value for leaf in _opened(v)]
 
 
 def as_numpy(value: Any) -> Any:
     """A numpy view of a host array: a numpy array itself, or a CPU tensor's memory."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.Tensor):
-        return value
+    if not _is_torch(value):
+        return value if type(value).__module__ == "numpy" or not hasattr(value, "__dlpack__") \
+            else dlpack.as_numpy(value)
     import ml_dtypes  # the dtypes that numpy itself lacks
 
-    plain = value.detach()
+    torch, plain = sys.modules["torch"], value.detach()
     odd = {"torch.bfloat16": ("int16", ml_dtypes.bfloat16),
            "torch.float8_e4m3fn": ("int8", ml_dtypes.float8_e4m3fn),
            "torch.float8_e5m2": ("int8", ml_dtypes.float8_e5m2)}.get(str(value.dtype))
@@ -82,80 +121,142 @@ def as_numpy(value: Any) -> Any:
 def run_on_cpu(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, int, int],
                level: str, seed: int | None = None) -> None:
     """Run at an IR level or in the PTX simulator; device arrays are copied over and back."""
-    mirror = _Mirror()
+    mirror = _Mirror(values)
     arrays = [mirror.host(v) for v in values]
     _run(kernel, arrays, grid, level, seed)
     mirror.copy_back()
 
 
-class _Mirror:
-    """Host copies of device arrays, one per allocation, so that aliases stay aliases."""
+class _View(NamedTuple):
+    """An array in device memory. strides: in bytes."""
 
-    def __init__(self) -> None:
-        self.copies: dict[int, tuple[Any, Any]] = {}
+    address: int
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def span(self) -> tuple[int, int]:
+        """The first address, and the one past the last."""
+        steps = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        return (self.address + sum(s for s in steps if s < 0),
+                self.address + sum(s for s in steps if s > 0) + self.dtype.itemsize)
+
+
+class _Mirror:
+    """Host copies of device arrays, one for all that overlap, so that aliases stay aliases."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.storages: dict[int, tuple[Any, Any]] = {}
+        spans: list[tuple[int, int]] = []
+        for low, high in sorted(v.span() for v in map(_view, values) if v and 0 not in v.shape):
+            if spans and low < spans[-1][1]:
+                spans[-1] = spans[-1][0], max(high, spans[-1][1])
+            else:
+                spans.append((low, high))
+        self.copies = [(low, device.read(low, high - low)) for low, high in spans]
 
     def host(self, value: Any) -> Any:
         """The host's view of one argument; other values as they are."""
-        if isinstance(value, ArrayOnDevice):
-            value = value.owner
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.Tensor) and value.is_cuda:
-            storage = value.untyped_storage()
-            _, copy = self.copies.setdefault(storage.data_ptr(), (storage, storage.cpu()))
-            flat = torch.empty(0, dtype=value.dtype)
-            flat.set_(copy, value.storage_offset(), value.shape, value.stride())
-            return as_numpy(flat)
-        if hasattr(value, "__cuda_array_interface__"):
-            return self._by_interface(value)
-        return as_numpy(value)
+        if _is_torch(value) and value.is_cuda:
+            return self._tensor(value)
+        view = _view(value)
+        if view is None:
+            return as_numpy(value)
+        import numpy as np  # a kernel on the CPU needs it anyway
 
-    def _by_interface(self, value: Any) -> Any:
-        import numpy as np  # loaded by whoever has such an object
+        if 0 in view.shape:
+            return np.empty(view.shape, view.dtype)
+        low, copy = next((low, copy) for low, copy in self.copies
+                         if low <= view.span()[0] and view.span()[1] <= low + len(copy))
+        return np.ndarray(view.shape, view.dtype, copy, view.address - low, view.strides)
 
-        interface = value.__cuda_array_interface__
-        shape, address = interface["shape"], interface["data"][0]
-        own = getattr(value, "dtype", None)
-        dtype = np.dtype(interface["typestr"]) if own is None else np.dtype(own)
-        strides = interface.get("strides") or np.empty(shape, dtype).strides
-        span = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + dtype.itemsize
-        if min(shape, default=1) == 0:
-            return np.empty(shape, dtype)
-        _, copy = self.copies.setdefault(address, (address, device.read(address, span)))
-        return np.ndarray(shape, dtype, copy, 0, strides)
+    def _tensor(self, value: Any) -> Any:
+        torch = sys.modules["torch"]
+        storage = value.untyped_storage()
+        _, copy = self.storages.setdefault(storage.data_ptr(), (storage, storage.cpu()))
+        flat = torch.empty(0, dtype=value.dtype)
+        flat.set_(copy, value.storage_offset(), value.shape, value.stride())
+        return as_numpy(flat)
 
     def copy_back(self) -> None:
         """Write every copy to where it came from."""
-        for original, copy in self.copies.values():
-            if isinstance(original, int):
-                device.write(original, copy)
-            else:
-                original.copy_(copy)
+        for storage, copy in self.storages.values():
+            storage.copy_(copy)
+        for address, data in self.copies:
+            device.write(address, data)
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _view(value: Any) -> _View | None:
+    """What a device array says of itself; None for torch's, which copy themselves, and for all
+    that is not on a device."""
+    if _is_torch(value):
+        return None
+    strides: Any
+    if hasattr(value, "__cuda_array_interface__"):
+        interface = value.__cuda_array_interface__
+        address, shape, strides = interface["data"][0], interface["shape"], interface.get("strides")
+        own = getattr(value, "dtype", None)
+        dtype = numpy_dtype(short_name(own)) if own is not None else _typed(interface["typestr"])
+    elif hasattr(value, "__dlpack_device__") and not hasattr(value, "__array_interface__"):
+        found = dlpack.read(value)
+        if found.device is None:
+            return None
+        address, shape, strides = found.address, found.shape, found.strides
+        dtype = numpy_dtype(found.short)
+        strides = strides and [s * dtype.itemsize for s in strides]
+    else:
+        return None
+    if not strides:
+        strides = [prod(shape[i + 1:]) * dtype.itemsize for i in range(len(shape))]
+    return _View(address, dtype, tuple(shape), tuple(strides))
+
+
+def _typed(text: str) -> Any:
+    import numpy as np  # loaded by whoever has such an object
+
+    return np.dtype(text)
+
+
+def numpy_dtype(short: str) -> Any:
+    """The numpy or ml_dtypes dtype with a short name such as "bf16"."""
+    import ml_dtypes
+    import numpy as np  # a kernel on the CPU needs them anyway
+
+    name = dt.from_name(short).numpy_name
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def _run(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, int], level: str,
          seed: int | None) -> None:
-    if level == "ptx":
-        made = kernel.lower("ptx")
-        tilec.sim.run(made.ptx, kernel.name, arrays, grid, 32 * kernel.num_warps,
-                shared_bytes=made.shared, seed=seed)
-    else:
+    if level != "ptx":
         tilec.interp.run(kernel.upper.modules[level], kernel.name, arrays, grid, seed)
+        return
+    made = kernel.lower("ptx")
+    try:
+        tilec.sim.run(made.ptx, made.name, arrays, grid, 32 * kernel.num_warps,
+                      shared_bytes=made.shared, seed=seed)
+    except SimulatorError as e:
+        if made.edited is not None:
+            e.message = f"{made.edited}: {e.message}"
+        raise
 
 
 def launch_on_device(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, int, int]
                      ) -> None:
     """Launch on the device where the arrays live, on its current stream, and wait for it."""
-    keys, flat = [], []
-    for v in values:
-        key, value = handler_of(type(v), v)(v)
-        keys.append(key)
-        flat.append(value.address if isinstance(value, ArrayOnDevice) else value)
-    found: set[Any] = set().union(*map(places, keys), set())
+    pairs = [handler_of(v)(v) for v in values]
+    found = {place_of(key) for key, _ in pairs} - {None}
     if len(found) > 1 or not all(isinstance(p, int) for p in found):
         raise LaunchError("a cubin runs on device arrays of one GPU only", None,
                           "pass device arrays, or run at level ptx")
     index = next(iter(found), None)
     index = device.current_device() if index is None else index
     kernel.launcher(index).launch(grid, 32 * kernel.num_warps, kernel.shared,
-                                  device.current_stream(index), flat)
+                                  device.current_stream(index),
+                                  [value for _, value in pairs])
     device.synchronize(index)

@@ -1,15 +1,16 @@
 """`JITFunction`: binds a launch's arguments, finds or makes the kernel they call for, runs it.
 
-The way of a launch that was seen before is short on purpose: bind, one key, one dict look-up, one
-driver call. Everything else happens once per key.
+The way of a launch that was seen before is short on purpose: a plan for the call's form reads the
+arguments, one dict look-up, one driver call. Everything else happens once per specialisation.
 """
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
+import operator
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,32 +20,37 @@ from tilec.compiler import Options
 from tilec.errors import CompilationError, LaunchError, TilecError, did_you_mean
 from tilec.frontend.function import MISSING, Function
 from tilec.frontend.signature import Spec
+from tilec.instruments import override_state
+from tilec.language.values import constexpr
 from tilec.runtime import device, host
 from tilec.runtime.arguments import (
-    ArrayOnDevice,
     Const,
-    Handler,
-    annotated_handler,
-    constexpr_handler,
-    handler_of,
-    places,
+    Key,
+    as_plain,
+    leaves,
+    param_handler,
+    place_of,
     spec_of,
-    unspecialized,
+    stand_in,
 )
 from tilec.runtime.kernel import CompiledKernel
+from tilec.runtime.plan import Plan
 from tilec.target import DEFAULT, Target
 
-OPTION_NAMES = ("num_warps", "num_stages", "debug", "stream", "target")
-_NO_OPTIONS: dict[str, Any] = {}
+COMPILE_OPTIONS = tuple(f.name for f in dataclasses.fields(Options))
+OPTION_NAMES = (*COMPILE_OPTIONS, "stream", "target")
+# Flags that make a compilation print something, or start from edited files.
+LOUD = ("dump", "dump_dir", "time", "override_dir")
 
 
 class _Entry(NamedTuple):
-    """What a key leads to. picks: which flattened values are launch arguments."""
+    """What a key leads to. pick: takes the launch arguments out of a plan's values, None where
+    those are all; launch: None for a kernel that runs on the CPU, at `level`."""
 
     kernel: CompiledKernel
-    where: Any
+    where: int
     level: str
-    picks: tuple[int, ...]
+    pick: Callable[[Any], Sequence[Any]] | None
     launch: Callable[..., None] | None
     threads: int
     shared: int
@@ -57,29 +63,19 @@ class JITFunction(Function):
     divisibility by 16 are not baked in.
     """
 
-    def __init__(self, fn: Callable[..., Any], options: dict[str, Any] | None = None,
+    def __init__(self, fn: Callable[..., Any], options: Mapping[str, Any] | None = None,
                  do_not_specialize: Iterable[str | int] = (),
                  do_not_specialize_on_alignment: Iterable[str | int] = ()) -> None:
         super().__init__(fn, do_not_specialize, do_not_specialize_on_alignment)
         self.default_options = dict(options or {})
-        Options(**{k: v for k, v in self.default_options.items() if k not in ("stream", "target")})
+        self._checked(self.default_options, CompilationError)
         self._names = [p.name for p in self.params]
-        self._defaults = [p.default for p in self.params]
-        self._fixed: list[Handler | None] = [self._fixed_handler(p) for p in self.params]
-        self._entries: dict[Any, _Entry] = {}
+        self._fixed = [param_handler(p) for p in self.params]
+        self._plans: dict[Any, Plan] = {}
         self._kernels: dict[Any, CompiledKernel] = {}
         self._compiling = threading.Lock()
-
-    @staticmethod
-    def _fixed_handler(p: Any) -> Handler | None:
-        """The handler that the declaration settles; None where the argument's type does."""
-        if p.is_constexpr:
-            return constexpr_handler
-        handler = None if p.annotation is MISSING else annotated_handler(p.annotation, p.name)
-        if p.do_not_specialize or p.do_not_specialize_on_alignment:
-            return unspecialized(handler or (lambda v: handler_of(type(v), v)(v)),
-                                 not p.do_not_specialize)
-        return handler
+        self._setting: Any = None  # what the last launch was to print, and its number
+        self._settings = 0
 
     # -- launching ------------------------------------------------------------------------
 
@@ -93,221 +89,223 @@ class JITFunction(Function):
         Raises LaunchError for arguments, options or grids that do not fit, CompilationError for
         what does not compile, DriverError and OutOfResources from the device.
         """
-        bound, options = self._bind(args, kwargs)
-        keys: list[Any] = []
-        values: list[Any] = []
-        for handler, value in zip(self._fixed, bound):
-            key, value = (handler or handler_of(type(value), value))(value)
-            keys.append(key)
-            values.append(value)
-        flags = knobs.snapshot_key()
-        full = (tuple(keys), tuple(options.items()) if options else None, flags, self.source_key())
+        given = (*args, *kwargs.values())
+        plan = self._plans.get((len(args), *kwargs, *map(type, given)))
+        if plan is None:
+            plan = self._plan(args, kwargs)
         try:
-            entry = self._entries[full]
+            key, values = plan.read(*given)
+        except TilecError:
+            plan.keys(given)  # raises it again, with the parameter's name
+            raise
+        flags: Any = knobs.snapshot_key()
+        if flags is not None:
+            flags = self._numbered(flags)
+        elif self._setting is not None:
+            self._setting = None
+        full = key, flags, self.source_key()
+        try:
+            entry = plan.entries[full]
         except KeyError:
-            entry = self._entries[full] = self._make(keys, options)
-        if callable(grid):
-            grid = grid(dict(zip(self._names, bound)) | options)
-        if type(grid) is not tuple or len(grid) != 3:
+            entry = plan.entries[full] = self._make(plan, given, flags)
+        except TypeError:
+            raise self._unhashable(plan, given) from None
+        if type(grid) is not tuple and callable(grid):
+            grid = grid(self._meta(plan, given))
+        try:
             grid = host.check_grid(grid)
-        if entry.launch is None:
-            self._run_elsewhere(entry, values, grid)
+        except LaunchError as e:
+            e.message, e.loc = f"`{self.name}`: {e.message}", self.def_location
+            raise
+        launch = entry.launch
+        if launch is None:
+            self._run_on_cpu(entry, plan, given, grid)
             return entry.kernel
-        flat = _flat(values)
-        stream = options["stream"] if "stream" in options else device.current_stream(entry.where)
-        entry.launch(grid, entry.threads, entry.shared, _raw_stream(stream),
-                     [v.address if type(v) is ArrayOnDevice else v
-                      for v in map(flat.__getitem__, entry.picks)])
+        if plan.stream is None:
+            stream = device.current_stream(entry.where)
+        else:
+            stream = _raw_stream(given[plan.stream])
+        launch(grid, entry.threads, entry.shared, stream,
+               values if entry.pick is None else entry.pick(values))
         return entry.kernel
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]
-              ) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments in parameter order, and launch options; LaunchError if they do not fit."""
-        names = self._names
+    def _run_on_cpu(self, entry: _Entry, plan: Plan, given: Sequence[Any],
+                    grid: tuple[int, int, int]) -> None:
+        keys, values = plan.keys(given)
+        arguments = [a for p, key, value, passed in zip(
+            self.params, keys, plan.bound(given), values) if not p.is_constexpr
+            for a in host.flat_arguments(key, value, passed)]
+        host.run_on_cpu(entry.kernel, arguments, grid, entry.level)
+
+    def _meta(self, plan: Plan, given: Sequence[Any]) -> dict[str, Any]:
+        """What a grid function is given: every argument and compile option, by name."""
+        options = dataclasses.asdict(Options()) | self.default_options | plan.chosen(given)
+        return options | dict(zip(self._names, plan.bound(given)))
+
+    # -- the first call of a form ---------------------------------------------------------
+
+    def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        """The plan of a call's form, made; LaunchError for arguments that do not fit."""
+        sources, options = self._bind(args, kwargs)
+        given = (*args, *kwargs.values())
+        plan = Plan(self.params, self._fixed, sources, options, given, self.def_location)
+        self._plans[(len(args), *kwargs, *map(type, given))] = plan
+        return plan
+
+    def _bind(self, args: Sequence[Any], kwargs: Iterable[str]
+              ) -> tuple[list[int | None], dict[str, int]]:
+        """Where, among positional and then keyword arguments, each parameter is found (None: its
+        default), and each launch option. LaunchError if they do not fit."""
+        names, where = self._names, self.def_location
         if len(args) > len(names):
             raise LaunchError(f"`{self.name}` takes {len(names)} arguments ({', '.join(names)}), "
-                              f"{len(args)} were given", self.def_location)
-        bound = [*args, *self._defaults[len(args):]]
-        options = _NO_OPTIONS
-        used = 0
-        for i in range(len(args), len(names)):
-            if names[i] in kwargs:
-                bound[i] = kwargs[names[i]]
-                used += 1
-            elif bound[i] is MISSING:
-                raise self._missing(i, kwargs)
-        if used != len(kwargs) or self.default_options:
-            options = self._options(args, kwargs)
-        return bound, options
-
-    def _missing(self, i: int, kwargs: dict[str, Any]) -> LaunchError:
-        p = self.params[i]
-        what = f"constexpr `{p.name}`" if p.is_constexpr else f"argument `{p.name}`"
-        extra = [k for k in kwargs if k not in self._names and k not in OPTION_NAMES]
-        advice = f"`{extra[0]}` was given: {did_you_mean(extra[0], [p.name])}" if extra else \
-            f"pass {p.name}=..."
-        return LaunchError(f"`{self.name}` was launched without its {what}", self.def_location,
-                           advice)
-
-    def _options(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        options = dict(self.default_options)
-        for name, value in kwargs.items():
-            if name in self._names:
-                if self._names.index(name) < len(args):
-                    raise LaunchError(f"`{self.name}` got `{name}` twice", self.def_location)
+                              f"{len(args)} were given", where,
+                              "launch options such as num_warps go by name")
+        found = dict(zip(names, range(len(args))))
+        options = {}
+        for i, name in enumerate(kwargs, len(args)):
+            if name in found:
+                raise LaunchError(f"`{self.name}` got `{name}` by position and by name", where,
+                                  "give it once")
+            if name in names:
+                found[name] = i
             elif name in OPTION_NAMES:
-                options[name] = value
+                options[name] = i
             else:
-                known = [*self._names, *OPTION_NAMES]
-                raise LaunchError(
-                    f"`{self.name}` has no parameter or launch option `{name}`", self.def_location,
-                    did_you_mean(name, known) or f"it has {', '.join(known)}")
-        return options
+                known = [*names, *OPTION_NAMES]
+                raise LaunchError(f"`{self.name}` has no parameter or launch option `{name}`",
+                                  where, did_you_mean(name, known) or f"it has {', '.join(known)}")
+        for p in self.params:
+            if p.name not in found and p.default is MISSING:
+                what = "constexpr" if p.is_constexpr else "argument"
+                raise LaunchError(f"`{self.name}` was launched without its {what} `{p.name}`",
+                                  where, f"pass {p.name}=...")
+        return [found.get(name) for name in names], options
 
-    def _run_elsewhere(self, entry: _Entry, values: Sequence[Any], grid: tuple[int, int, int]
-                       ) -> None:
-        """On the CPU, at the entry's level."""
-        flat = _flat(values)
-        host.run_on_cpu(entry.kernel, [flat[i] for i in entry.picks], grid, entry.level)
+    def _unhashable(self, plan: Plan, given: Sequence[Any]) -> LaunchError:
+        for name, value in plan.chosen(given).items():
+            try:
+                hash(value)
+            except TypeError:
+                return LaunchError(f"`{self.name}`: {name} is {value!r}", self.def_location,
+                                   "give a number")
+        return LaunchError(f"`{self.name}` has an argument without a hash", self.def_location)
 
-    # -- the first time -------------------------------------------------------------------
+    # -- the first call of a specialisation -----------------------------------------------
 
-    def _make(self, keys: Sequence[Any], options: dict[str, Any]) -> _Entry:
+    def _numbered(self, flags: Any) -> tuple[Any, int]:
+        """Flags with a number that changes with each new setting of those that make a compilation
+        print or look for edited files; 0 if none of them is set."""
+        if not any(name in LOUD for name, _ in flags):
+            return flags, 0
+        now = flags, override_state(), knobs.scope_token()
+        if self._setting is None or now[:2] != self._setting[:2] or now[2] is not self._setting[2]:
+            self._setting = now
+            self._settings += 1
+        return flags, self._settings
+
+    def _make(self, plan: Plan, given: Sequence[Any], flags: Any) -> _Entry:
+        keys, _ = plan.keys(given)
+        setting = 0 if flags is None else flags[1]
         where, level = self._place(keys)
+        options = self.default_options | plan.chosen(given)
         target = self._target(where, options)
-        signature, constexprs = self._specialize(keys)
-        kernel = self._kernel(signature, constexprs, target, options)
-        picks = _picks(keys)
+        kernel = self._kernel(keys, target, options, setting)
+        pick = _picker([leaf for key, p in zip(keys, self.params) if not p.is_constexpr
+                        for leaf in leaves(key)])
         if level != "cubin":
-            return _Entry(kernel, where, level, picks, None, 0, 0)
-        launcher = kernel.launcher(where)
-        return _Entry(kernel, where, level, picks, launcher.launch, 32 * kernel.num_warps,
-                      kernel.shared)
+            return _Entry(kernel, 0, level, pick, None, 0, 0)
+        index = device.current_device() if where is None else where
+        return _Entry(kernel, index, level, pick, kernel.launcher(index).launch,
+                      32 * kernel.num_warps, kernel.shared)
 
-    def _place(self, keys: Sequence[Any]) -> tuple[Any, str]:
-        """Where to run, and at which level, from where the arrays live."""
-        found = {p: self._names[i] for i, key in reversed(list(enumerate(keys)))
-                 for p in places(key)}
+    def _place(self, keys: Sequence[Key]) -> tuple[int | None, str]:
+        """Which GPU the arrays are on, and at which level to run."""
+        found: dict[Any, str] = {}
+        for name, key in zip(self._names, keys):
+            for leaf in leaves(key):
+                if place_of(leaf) is not None:
+                    found.setdefault(place_of(leaf), name)
         gpus = [p for p in found if isinstance(p, int)]
-        if len(found) > 1 and (gpus or len(gpus) != len(found)) and not (
-                set(found) <= {"numpy", "torch"}):
+        if len(found) > 1 and gpus:
             (a, x), (b, y) = list(found.items())[:2]
             raise LaunchError(f"`{self.name}` got `{x}` on {_shown(a)} and `{y}` on {_shown(b)}",
                               self.def_location, "move them to one place")
+        where = gpus[0] if gpus else None
         forced = knobs.run
         if forced:
-            return (gpus[0] if gpus else None), forced
+            return where, forced
         if gpus:
-            return gpus[0], "cubin"
+            return where, "cubin"
         if "torch" in found and device.gpu_available():
             raise LaunchError(f"`{self.name}` got the CPU tensor `{found['torch']}`",
                               self.def_location, "move it with `.cuda()`, or set TILEC_RUN=tile "
                               "to run on the CPU")
         if not found and device.gpu_available():
-            return device.current_device(), "cubin"
+            return None, "cubin"
         _note_cpu(self.name)
         return None, "tile"
 
-    def _target(self, where: Any, options: dict[str, Any]) -> Target:
-        if options.get("target"):
-            return Target.parse(options["target"])
-        if knobs.target:
-            return Target.parse(knobs.target)
-        if isinstance(where, int):
-            return Target.parse(device.target_of(where))
-        return Target.parse(DEFAULT)
+    def _target(self, where: int | None, options: Mapping[str, Any]) -> Target:
+        given = options.get("target") or knobs.target
+        if given:
+            return Target.parse(given)
+        if where is None and device.gpu_available():
+            where = device.current_device()
+        return Target.parse(DEFAULT if where is None else device.target_of(where))
 
-    def _specialize(self, keys: Sequence[Any]) -> tuple[dict[str, Spec], dict[str, Any]]:
+    def _kernel(self, keys: Sequence[Key], target: Target, options: Mapping[str, Any],
+                setting: int = 0) -> CompiledKernel:
         signature: dict[str, Spec] = {}
         constexprs: dict[str, Any] = {}
         for p, key in zip(self.params, keys):
-            if p.is_constexpr:
-                constexprs[p.name] = _constant(key)
-                continue
             spec = spec_of(key, p.is_const)
-            if isinstance(spec, Const):
+            if isinstance(spec, constexpr):
                 constexprs[p.name] = spec.value
             else:
                 signature[p.name] = spec
-        return signature, constexprs
-
-    def _kernel(self, signature: dict[str, Spec], constexprs: dict[str, Any], target: Target,
-                options: dict[str, Any]) -> CompiledKernel:
-        try:
-            chosen = Options(**{k: v for k, v in options.items() if k not in ("stream", "target")})
-        except TilecError as e:
-            raise LaunchError(f"`{self.name}`: {e.message}", self.def_location) from None
-        kernel = CompiledKernel(self, signature, constexprs, target, chosen)
+        kernel = CompiledKernel(self, signature, constexprs, target,
+                                self._checked(options, LaunchError))
         with self._compiling:
-            key = (kernel.hash, knobs.snapshot_key())
-            if key not in self._kernels:
+            known = self._kernels.get((kernel.hash, setting))
+            if known is None:
                 kernel.announce()
-                self._kernels[key] = kernel
-            return self._kernels[key]
+                known = self._kernels[(kernel.hash, setting)] = kernel
+            return known
+
+    def _checked(self, options: Mapping[str, Any], error: type[TilecError]) -> Options:
+        try:
+            return Options(**{k: as_plain(v) for k, v in options.items() if k in COMPILE_OPTIONS})
+        except TilecError as e:
+            raise error(f"`{self.name}`: {e.message}", self.def_location) from None
 
     # -- compiling without launching ------------------------------------------------------
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> CompiledKernel:
         """Compile for these arguments (arrays, or dtypes in their place), without launching."""
-        bound, options = self._bind(args, kwargs)
-        keys = []
-        for p, handler, value in zip(self.params, self._fixed, bound):
-            key = None if p.is_constexpr else _pointer_key(value)
-            keys.append(key or (handler or handler_of(type(value), value))(value)[0])
-        gpus = [p for key in keys for p in places(key) if isinstance(p, int)]
-        signature, constexprs = self._specialize(keys)
-        where = gpus[0] if gpus else \
-            device.current_device() if device.gpu_available() else None
-        kernel = self._kernel(signature, constexprs, self._target(where, options), options)
+        sources, options = self._bind(args, kwargs)
+        given = [*args, *kwargs.values()]
+        for i, p in zip(sources, self.params):
+            if i is not None and not p.is_constexpr:
+                given[i] = stand_in(given[i])
+        keys, _ = Plan(self.params, self._fixed, sources, options, given,
+                       self.def_location).keys(given)
+        found = [place_of(leaf) for key in keys for leaf in leaves(key)]
+        where = next((p for p in found if isinstance(p, int)), None)
+        chosen = self.default_options | {name: given[i] for name, i in options.items()}
+        kernel = self._kernel(keys, self._target(where, chosen), chosen)
         kernel.lower("cubin" if available() else "ptx")
         return kernel
 
 
-def _constant(key: Any) -> Any:
-    """The value behind a constexpr's key."""
-    if isinstance(key, Const):
-        return key.value[0] if key.kind is Function else key.value
-    return tuple(map(_constant, key))
-
-
-def _pointer_key(value: Any) -> Any:
-    """The key of a dtype that stands for an array of it; None for any other argument."""
-    if isinstance(value, (bool, int, float, str, tuple)) or value is None or \
-            hasattr(value, "__array_interface__") or hasattr(value, "data_ptr"):
+def _picker(keys: Sequence[Key]) -> Callable[[Any], Sequence[Any]] | None:
+    """Takes the launch arguments out of values with these keys; None if all of them are."""
+    chosen = [i for i, key in enumerate(keys) if not isinstance(key, Const)]
+    if len(chosen) == len(keys):
         return None
-    key, plain = constexpr_handler(value)
-    short = getattr(plain, "short", None)
-    return (short, True, "numpy") if isinstance(short, str) else None
-
-
-def _flat(values: Sequence[Any]) -> Sequence[Any]:
-    """Values with tuples opened, in order."""
-    if not any(type(v) is tuple for v in values):
-        return values
-    out: list[Any] = []
-    for v in values:
-        out += _flat(v) if type(v) is tuple else [v]
-    return out
-
-
-def _picks(keys: Sequence[Any]) -> tuple[int, ...]:
-    """Indices, among the flattened values, of those that are launch arguments."""
-    out: list[int] = []
-    count = 0
-
-    def visit(key: Any) -> None:
-        nonlocal count
-        if not isinstance(key, Const) and not (key and isinstance(key[0], str)):
-            for k in key:
-                visit(k)
-            return
-        if not isinstance(key, Const):
-            out.append(count)
-        count += 1
-
-    for key in keys:
-        visit(key)
-    return tuple(out)
+    if len(chosen) > 1:
+        return operator.itemgetter(*chosen)
+    return lambda values: [values[i] for i in chosen]
 
 
 def _raw_stream(stream: Any) -> int:
@@ -334,8 +332,8 @@ def _note_cpu(name: str) -> None:
     global _noted
     if not _noted:
         _noted = True
-        print(f"tilec: `{name}` has host arrays, so it runs on the CPU, in the interpreter; "
-              "device arrays run on the GPU", file=sys.stderr)
+        print(f"tilec: `{name}` runs on the CPU, in the interpreter, as kernels with host arrays "
+              "do; with device arrays they run on the GPU", file=sys.stderr)
 
 
 def jit(fn: Callable[..., Any] | None = None, *, do_not_specialize: Iterable[str | int] = (),

@@ -6,8 +6,9 @@ Levels are made when they are asked for; a launch on a GPU needs the cubin alone
 from __future__ import annotations
 
 import json
+import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilec import knobs
@@ -16,11 +17,12 @@ from tilec.compiler import LEVELS, Compiled, Options, compile_module, kernel_has
 from tilec.errors import LaunchError, TilecError, did_you_mean
 from tilec.frontend.build import build_module
 from tilec.frontend.function import Function
-from tilec.frontend.signature import Spec, format_spec
+from tilec.frontend.signature import ArgSpec, Spec, format_spec
 from tilec.instruments import from_knobs, override_folder
 from tilec.ir.core import Module
 from tilec.ir.printer import print_module
 from tilec.ir.types import layout_of
+from tilec.language.values import constexpr
 from tilec.runtime import device, host
 from tilec.runtime.cache import DiskCache, source_fingerprint
 from tilec.runtime.launch import Launcher
@@ -40,7 +42,7 @@ class Asm(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         name = ALIASES.get(key, key)
         if name not in ASM_KEYS:
-            raise KeyError(f"{key}: {did_you_mean(key, ASM_KEYS) or 'levels: ' + ', '.join(ASM_KEYS)}")
+            raise KeyError(f"{key}: {did_you_mean(key, ASM_KEYS) or ', '.join(ASM_KEYS)}")
         return self._kernel.level(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -67,7 +69,7 @@ class CompiledKernel:
         self.name = fn.name
         self.num_warps, self.num_stages = options.num_warps, options.num_stages
         self.hash = kernel_hash(
-            fn.source_key(), [(k, format_spec(s)) for k, s in signature.items()],
+            fn.source_key(), [(k, stable(s)) for k, s in signature.items()],
             [(k, stable(v)) for k, v in sorted(constexprs.items())], target.name, options)
         self.asm = Asm(self)
         self._upper: Compiled | None = None
@@ -79,9 +81,13 @@ class CompiledKernel:
 
     def build(self) -> Module:
         """The tile module, fresh from the front end."""
-        return build_module(self.fn, self.signature, self.constexprs, target=self.target,
-                            num_warps=self.options.num_warps,
-                            options={"num_stages": self.num_stages, "debug": self.options.debug})
+        options = self.options
+        module = build_module(self.fn, self.signature, self.constexprs, target=self.target,
+                              num_warps=options.num_warps,
+                              options={"num_stages": options.num_stages, "debug": options.debug})
+        if options.maxnreg:
+            module.attributes["maxnreg"] = options.maxnreg
+        return module
 
     def _compile(self, stop_at: str, keep: bool, loud: bool) -> Compiled:
         return compile_module(
@@ -91,10 +97,16 @@ class CompiledKernel:
 
     def announce(self) -> None:
         """Run the whole compilation once for the dumps and times that the flags ask for."""
-        if knobs.dump or knobs.dump_dir or knobs.time:
-            lowest = "cubin" if available() else "ptx"
-            with self._lock:
-                self._upper = self._lower = self._compile(lowest, True, True)
+        if not (knobs.dump or knobs.dump_dir or knobs.time):
+            return
+        with self._lock:
+            try:
+                made = self._compile("cubin" if available() else "ptx", True, True)
+            except TilecError as e:
+                # A launch at a higher level may still work; one at this level meets it again.
+                print(f"tilec: compiling @{self.name} stopped here: {e}", file=sys.stderr)
+            else:
+                self._upper = self._lower = made
 
     @property
     def upper(self) -> Compiled:
@@ -111,7 +123,7 @@ class CompiledKernel:
             if have is not None and (level != "cubin" or have.linked is not None):
                 return have
             key = kernel_hash(source_fingerprint(), self.hash)
-            cached = level == "cubin" and knobs.snapshot_key() is None
+            cached = level == "cubin" and not (knobs.override_dir or knobs.verify)
             self._lower = self._from_disk(key) if cached else None
             if self._lower is None:
                 self._lower = self._compile(level, False, False)
@@ -125,16 +137,14 @@ class CompiledKernel:
             return None
         meta = json.loads(files["meta.json"])
         linked = LinkResult(files["cubin"], meta["log"], *meta["usage"])
-        return Compiled(self.target, self.options, self.name, ptx=files["ptx"].decode(),
-                        llir_text=files["ll"].decode(), params=tuple(meta["params"]),
-                        shared=meta["shared"], linked=linked)
+        return Compiled(self.target, self.options, meta["name"], ptx=files["ptx"].decode(),
+                        llir_text=files["ll"].decode(), shared=meta["shared"], linked=linked)
 
     def _to_disk(self, key: str, made: Compiled) -> None:
         linked = made.linked
         assert linked is not None
         usage = [linked.n_regs, linked.n_spills, linked.stack, linked.static_shared]
-        meta = {"name": made.name, "params": made.params, "shared": made.shared,
-                "log": linked.log, "usage": usage}
+        meta = {"name": made.name, "shared": made.shared, "log": linked.log, "usage": usage}
         _DISK.put(key, {"meta.json": json.dumps(meta).encode(), "cubin": linked.cubin,
                         "ptx": made.ptx.encode(), "ll": made.llir_text.encode()})
 
@@ -186,7 +196,10 @@ class CompiledKernel:
 
     def __repr__(self) -> str:
         specs = ", ".join(f"{k}: {format_spec(s)}" for k, s in self.signature.items())
-        return f"<CompiledKernel {self.name}({specs}) for {self.target}, {self.num_warps} warps>"
+        consts = "".join(f", {k}={v!r}" for k, v in self.constexprs.items()
+                         if isinstance(v, (bool, int, float, str)))
+        return (f"<CompiledKernel {self.name}({specs}{consts}) for {self.target}, "
+                f"{self.num_warps} warps>")
 
     # -- running --------------------------------------------------------------------------
 
@@ -215,14 +228,30 @@ class CompiledKernel:
         if found is None:
             made = self.lower()
             with self._lock:
-                loaded = device.load(self._linked.cubin, self.name, made.shared, index)
-                found = Launcher(loaded.function, made.params, device_index=index)
+                loaded = device.load(self._linked.cubin, made.name, made.shared, index)
+                found = Launcher(loaded.function, param_types(self.signature.values()),
+                                 device_index=index)
                 self._launchers[index] = found
         return found
 
 
+def param_types(specs: Iterable[Spec | constexpr]) -> list[str]:
+    """The launch parameters' types ("*fp32", "i32"), tuples opened."""
+    out: list[str] = []
+    for spec in specs:
+        if isinstance(spec, ArgSpec):
+            out.append(str(spec).partition(":")[0])
+        elif isinstance(spec, tuple):
+            out += param_types(spec)
+    return out
+
+
 def stable(value: Any) -> str:
-    """A text of a constant that is the same in every process."""
+    """A text of a constant or a type that is the same in every process."""
+    if isinstance(value, ArgSpec):
+        return str(value)
+    if isinstance(value, constexpr):
+        return f"={stable(value.value)}"
     if isinstance(value, Function):
         return f"def {value.source_key()}"
     if isinstance(value, (tuple, list)):

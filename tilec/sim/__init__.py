@@ -1,7 +1,6 @@
 """An independent PTX parser and SIMT simulator in numpy; it knows PTX and nothing of the compiler.
 
-    module = sim.parse(text)
-    sim.run(module, "kernel", [x, y, n], grid=(8, 1, 1))
+`parse` reads PTX text; `run` executes one of its kernels over a grid on host arrays, in place.
 """
 
 from __future__ import annotations

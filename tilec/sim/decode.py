@@ -139,7 +139,10 @@ class Decoder:
     def special_registers(self) -> dict[str, Array]:
         lanes = np.arange(self.lanes, dtype=np.uint32)
         bit = np.uint32(1) << (lanes % np.uint32(32))
-        names: dict[str, Array] = {"%laneid": lanes % np.uint32(32), "%warpid": lanes // np.uint32(32)}
+        names: dict[str, Array] = {
+            "%laneid": lanes % np.uint32(32),
+            "%warpid": lanes // np.uint32(32),
+        }
         names |= {"%lanemask_eq": bit, "%lanemask_lt": bit - np.uint32(1)}
         names["%lanemask_le"] = (bit - np.uint32(1)) | bit
         names["%lanemask_gt"] = ~((bit - np.uint32(1)) | bit)
@@ -357,8 +360,8 @@ class Decoder:
         everyone = not members.flags.writeable and bool((members == 0xFFFFFFFF).all())
 
         def code(mask: Mask) -> Moves | None:
-            if mask is None and everyone and pc not in machine.blocked:
-                body(None)
+            if everyone and pc not in machine.blocked and machine.whole_warps(mask):
+                body(mask)
                 return None
             merged = pc in machine.blocked
             ready = machine.gate(pc, mask, members)
@@ -423,4 +426,3 @@ def layout(params: list[Variable]) -> tuple[dict[str, int], int]:
         offsets[variable.name] = at
         at += variable.size
     return offsets, at
-

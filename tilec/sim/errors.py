@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
+from tilec.errors import Location, SimulatorError
 
-class SimError(Exception):
+
+class SimError(SimulatorError):
     """A PTX program that cannot be read, or that did something no GPU would let pass.
 
-    `ptx_line` is the 1-based line in the PTX text, `file` and `line` the source position that the
-    nearest `.loc` gives, or None where there is none.
+    `reason` is what went wrong, `ptx_line` the 1-based line in the PTX text and `ptx_text` that
+    line; `loc` is the source position that the nearest `.loc` gives, None where there is none.
     """
 
     def __init__(
         self,
-        message: str,
+        reason: str,
         *,
         ptx_line: int | None = None,
         ptx_text: str = "",
-        file: str | None = None,
-        line: int | None = None,
+        loc: Location | None = None,
     ) -> None:
-        self.message = message
+        self.reason = reason
         self.ptx_line = ptx_line
         self.ptx_text = ptx_text
-        self.file = file
-        self.line = line
-        super().__init__(self.describe())
+        message = reason
+        if ptx_line is not None:
+            message += f"\n  PTX line {ptx_line}" + (f": {ptx_text}" if ptx_text else "")
+        super().__init__(message, loc)
 
-    def describe(self) -> str:
-        """The message with its positions, source position first."""
-        text = self.message
-        if self.file is not None:
-            text = f"{self.file}:{self.line}: {text}"
-        if self.ptx_line is not None:
-            text += f"\n  PTX line {self.ptx_line}"
-            if self.ptx_text:
-                text += f": {self.ptx_text}"
-        return text
+    def within(self, where: str) -> SimError:
+        """The same error with `where` said before its reason."""
+        return SimError(
+            f"{where}: {self.reason}", ptx_line=self.ptx_line, ptx_text=self.ptx_text, loc=self.loc
+        )
 
 
 class Fault(Exception):

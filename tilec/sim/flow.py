@@ -149,9 +149,7 @@ def schedule(flat: Flat) -> list[Placed]:
     placed, pc = [], 0
     for i, block in enumerate(order):
         first, last = starts[block], ends[block]
-        falls = last in flat.block_at and (
-            (last - 1) not in after or last in after[last - 1]
-        )
+        falls = last in flat.block_at and ((last - 1) not in after or last in after[last - 1])
         jump = None
         if falls and (i + 1 == len(order) or order[i + 1] != flat.block_at[last]):
             jump = flat.block_at[last]

@@ -28,6 +28,7 @@ def run(
     seed: int | None = None,
     max_steps: int = MAX_STEPS,
     on_print: Callable[[str], None] | None = None,
+    names: Sequence[str] = (),
 ) -> None:
     """Run one kernel over `grid`, changing array arguments in place.
 
@@ -36,7 +37,9 @@ def run(
     for by-value structs, None for a null pointer. `block` is the number of threads, by default what
     `.reqntid` says; `shared_bytes` is dynamic shared memory. With a `seed` CTAs run in random
     order, warps and atomics too; without, in order. `max_steps` bounds the jumps of one CTA.
-    `on_print` gets the text of each printf.
+    `on_print` gets the text of each printf; `names` are what messages call the arguments.
+    Module variables start from their initial values in every run; when it fails, array arguments
+    keep what they held before.
     Raises SimError for a bad argument, for PTX that cannot be read, and for what a GPU would not
     let pass: bad addresses, deadlock, traps, failed assertions.
     """
@@ -46,12 +49,18 @@ def run(
         raise SimError(f"no kernel '{kernel}' in this PTX; it has: {names}")
     entry = module.kernels[kernel]
     threads = _threads(entry, block)
+    if entry.cluster > 1:
+        raise SimError(f"kernel '{kernel}' runs in clusters of {entry.cluster} CTAs, which the "
+                       "simulator does not run yet")  # fmt: skip
     with np.errstate(all="ignore"):
         decoder = _decoder(module, entry, threads)
         decoder.on_print = on_print or _print
-        allocations = _bind(decoder, entry, args)
-        _run_grid(decoder, entry, grid, threads, shared_bytes, seed, max_steps)
-        _write_back(decoder, allocations)
+        allocations = _bind(decoder, entry, args, names)
+        try:
+            _run_grid(decoder, entry, grid, threads, shared_bytes, seed, max_steps)
+            _write_back(decoder, allocations)
+        finally:
+            decoder.arena.resize(0)  # the decoded kernel is kept; a copy of its data need not be
 
 
 def unsupported(ptx: str | Module) -> list[SimError]:
@@ -93,7 +102,9 @@ def _decoder(module: Module, kernel: Kernel, threads: int) -> Decoder:
     return decoder
 
 
-def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any]) -> list[Allocation]:
+def _bind(
+    decoder: Decoder, kernel: Kernel, args: Sequence[Any], names: Sequence[str]
+) -> list[Allocation]:
     """Write parameters and copy array arguments into the arena; returns their allocations."""
     if len(args) != len(kernel.params):
         raise SimError(
@@ -102,15 +113,15 @@ def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any]) -> list[Allocat
     arena = decoder.arena
     arena.truncate(decoder.module_allocations)
     arrays = [
-        (f"argument {i}", a) for i, a in enumerate(args)
-        if isinstance(a, np.ndarray) and kernel.params[i].size == 8
+        (names[i] if names else f"argument {i}", a) for i, a in enumerate(args)
+        if isinstance(a, np.ndarray) and _is_pointer(kernel.params[i])
     ]  # fmt: skip
     placed = place(arena, arrays)
     arena.build()
     decoder.initialise()
     addresses = iter(placed)
     for i, (variable, value) in enumerate(zip(kernel.params, args, strict=True)):
-        if isinstance(value, np.ndarray) and variable.size == 8:
+        if isinstance(value, np.ndarray) and _is_pointer(variable):
             value = next(addresses)[1]
         data = encode_parameter(variable, value, i)
         start = decoder.param_offsets[variable.name]
@@ -119,6 +130,11 @@ def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any]) -> list[Allocat
     for allocation in unique.values():
         arena.slice(allocation)[:] = host_bytes(allocation.host, allocation.size)
     return list(unique.values())
+
+
+def _is_pointer(variable: Variable) -> bool:
+    """Whether a parameter can hold an address: one 64-bit integer."""
+    return variable.size == 8 and variable.type in ("u64", "s64", "b64")
 
 
 def encode_parameter(variable: Variable, value: Any, number: int) -> bytes:
@@ -188,10 +204,7 @@ def _run_grid(
         try:
             machine.run(decoder.code, decoder.where)
         except SimError as error:
-            raise SimError(
-                f"{kernel.name}, CTA ({x}, {y}, {z}): {error.message}", ptx_line=error.ptx_line,
-                ptx_text=error.ptx_text, file=error.file, line=error.line,
-            ) from None  # fmt: skip
+            raise error.within(f"{kernel.name}, CTA ({x}, {y}, {z})") from None
 
 
 def _set_thread_ids(

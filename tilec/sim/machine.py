@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tilec.errors import Location
 from tilec.sim.errors import Fault, SimError, Unsupported
 from tilec.sim.ptx import Instr, align_up
 
@@ -54,6 +55,7 @@ class Machine:
     def reset(self) -> None:
         """Forget the previous CTA."""
         self.live = np.arange(self.lanes) < self.threads
+        self.whole: tuple[Mask, Array, bool] = (None, self.live, True)
         self.pending: dict[tuple[int, int], Array] = {}
         self.blocked: dict[int, Array] = {}
         self.barriers: dict[int, Barrier] = {}
@@ -111,6 +113,16 @@ class Machine:
     def everyone(self, mask: Mask) -> bool:
         """Whether the threads are all that live."""
         return mask is None or bool(np.array_equal(mask, self.live))
+
+    def whole_warps(self, mask: Mask) -> bool:
+        """Whether every warp of the mask is there with all its live lanes."""
+        if mask is None:
+            return True
+        if mask is not self.whole[0] or self.live is not self.whole[1]:
+            bits = self.warp_bits(mask)
+            complete = bool(((bits == 0) | (bits == self.warp_bits(self.live))).all())
+            self.whole = (mask, self.live, complete)
+        return self.whole[2]
 
     def add(self, pc: int, mask: Mask) -> None:
         """Threads `mask` stand before instruction `pc` and can run."""
@@ -300,6 +312,8 @@ def positioned(message: str, instr: Instr | None) -> SimError:
     """A SimError at the instruction."""
     if instr is None:
         return SimError(message)
-    file, line = (instr.loc.file, instr.loc.line) if instr.loc else (None, None)
+    loc = None
+    if instr.loc is not None:
+        loc = Location(instr.loc.file, instr.loc.line, max(instr.loc.column - 1, 0))
     text = " ".join(instr.text.split())
-    return SimError(message, ptx_line=instr.line, ptx_text=text, file=file, line=line)
+    return SimError(message, ptx_line=instr.line, ptx_text=text, loc=loc)

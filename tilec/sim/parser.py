@@ -13,7 +13,7 @@ _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _INSTR = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-z][\w]*)((?:[.:][\w:]+)*)\s*(.*)\Z", re.S)
 _LINE_DIRECTIVE = re.compile(r"\.(loc|file)\b([^\n]*)")
 _LOC = re.compile(r"\s*(\d+)\s+(\d+)\s+(\d+)")
-_FILE = re.compile(r"\s*(\d+)\s+\"([^\"]*)\"")
+_FILES = re.compile(r"^[ \t]*\.file\s+(\d+)\s+\"([^\"]*)\"", re.M)
 _REG = re.compile(r"\s*([\w$%]+)\s*(?:<(\d+)>)?\s*")
 _HEADER = re.compile(
     r"(?P<quals>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<kind>entry|func)\b\s*"
@@ -49,6 +49,9 @@ class _Reader:
         self.counted = 0
         self.module = Module(text)
         self.loc: Loc | None = None
+        # LLVM writes .file after the functions whose .loc lines need it.
+        for found in _FILES.finditer(self.text):
+            self.module.files[int(found.group(1))] = found.group(2)
 
     def line_at(self, pos: int) -> int:
         """The line of `pos`; positions are asked in rising order, so each newline counts once."""
@@ -119,8 +122,6 @@ class _Reader:
             if numbers := _LOC.match(rest):
                 index, line, column = map(int, numbers.groups())
                 self.loc = Loc(self.module.files.get(index, f"<file {index}>"), line, column)
-        elif named := _FILE.match(rest):
-            self.module.files[int(named.group(1))] = named.group(2)
         self.pos = match.end()
         return True
 
@@ -131,10 +132,9 @@ class _Reader:
         returns = self.params(match["ret"], scope, match.start())
         entry = match["kind"] == "entry"
         kernel = Kernel(match["name"], params, returns, scope, entry)
-        if found := re.search(r"\.reqntid\s+([\d,\s]+)", match["rest"]):
-            sizes = [int(x) for x in found.group(1).replace(",", " ").split()]
-            x, y, z = (sizes + [1, 1])[:3]
-            kernel.reqntid = (x, y, z)
+        kernel.reqntid = _extents("reqntid", match["rest"])
+        x, y, z = _extents("reqnctapercluster", match["rest"]) or (1, 1, 1)
+        kernel.cluster = x * y * z
         if match["end"] == ";":
             return
         self.body(kernel)
@@ -242,6 +242,15 @@ class _Reader:
         variable = Variable(match["name"], match["space"], kind, size, align, init, extern)
         scope.variables[variable.name] = variable
         return variable
+
+
+def _extents(directive: str, text: str) -> tuple[int, int, int] | None:
+    """The sizes that a directive of a kernel's header gives, None without it."""
+    found = re.search(rf"\.{directive}\s+([\d,\s]+)", text)
+    if found is None:
+        return None
+    x, y, z = ([int(size) for size in found.group(1).replace(",", " ").split()] + [1, 1])[:3]
+    return x, y, z
 
 
 def _blank(match: re.Match[str]) -> str:

@@ -119,7 +119,10 @@ class Instr:
 
 @dataclass(slots=True, eq=False)
 class Kernel:
-    """An `.entry`, or a `.func` when `entry` is false. `reqntid` is (x, y, z) or None."""
+    """An `.entry`, or a `.func` when `entry` is false.
+
+    `reqntid` is (x, y, z) or None; `cluster` is the number of CTAs in a cluster.
+    """
 
     name: str
     params: list[Variable]
@@ -127,6 +130,7 @@ class Kernel:
     scope: Scope
     entry: bool = True
     reqntid: tuple[int, int, int] | None = None
+    cluster: int = 1
     instrs: list[Instr] = field(default_factory=list)
     files: dict[int, str] = field(default_factory=dict)
     shared_bytes: int = 0

@@ -12,12 +12,16 @@ import numpy as np
 
 from tilec import sim
 from tilec.codegen.llvm import emit_ptx
-from tilec.errors import TilecError, ToolError, did_you_mean
-from tilec.eval.dtypes import dtype_of
+from tilec.codegen.lower import symbol
+from tilec.compiler import PIPELINE, Compiled, Options, PassFailure, stage_level, stages
+from tilec.errors import InternalError, SimulatorError, TilecError, ToolError, did_you_mean
+from tilec.eval.dtypes import DType, dtype_of
 from tilec.interp.run import run as interpret
+from tilec.ir.core import Module
 from tilec.ir.parser import parse
 from tilec.ir.types import SCALARS
 from tilec.ir.verifier import verify
+from tilec.knobs import RUN_LEVELS
 from tilec.language.dtypes import from_name
 from tilec.target import DEFAULT, Target
 
@@ -33,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arrays = [argument(text) for text in args.arg]
         before = [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
         run_file(Path(args.file), args.func, arrays, args.grid, seed=args.seed, target=args.target,
-                 shared=args.shared, threads=args.threads)
+                 shared=args.shared, threads=args.threads, level=args.level)
     except (TilecError, OSError) as e:
         print(f"tilec-run: {e}", file=sys.stderr)
         return 1
@@ -41,8 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(new, np.ndarray) and (args.all or old.tobytes() != new.tobytes()):
             print(f"arg {i}: {'x'.join(map(str, new.shape))} {new.dtype}\n{new}")
     if args.save:
-        np.savez(args.save, **{f"arg{i}": a for i, a in enumerate(arrays)
-                               if isinstance(a, np.ndarray)})
+        saved: dict[str, Any] = {f"arg{i}": a for i, a in enumerate(arrays)
+                                 if isinstance(a, np.ndarray)}
+        np.savez(args.save, **saved)
     return 0
 
 
@@ -57,30 +62,55 @@ def _parser() -> argparse.ArgumentParser:
                         help="bytes of dynamic shared memory (.ll, .ptx; default: the most)")
     parser.add_argument("--threads", type=int, default=None,
                         help="threads a CTA (.ll, .ptx without .reqntid)")
-    parser.add_argument("--target", default=DEFAULT, help="for .ll")
+    parser.add_argument("--target", default=DEFAULT, help="for .ll and --level")
+    parser.add_argument("--level", choices=RUN_LEVELS[1:], default=None,
+                        help="compile a .tir file down to this level before running it")
     parser.add_argument("--save", metavar="FILE.npz", help="save all arrays")
     parser.add_argument("--all", action="store_true", help="print arrays that did not change too")
     return parser
 
 
 def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: int | None = None,
-             target: str = DEFAULT, shared: int | None = None, threads: int | None = None) -> None:
+             target: str = DEFAULT, shared: int | None = None, threads: int | None = None,
+             level: str | None = None) -> None:
     """Run one file on `arrays`, in place. Raises TilecError."""
+    if path.suffix not in (".tir", ".ll", ".ptx"):
+        raise ToolError(f"{path}: expected a .tir, .ll or .ptx file")
+    if level and path.suffix != ".tir":
+        raise ToolError(f"{path}: --level is for .tir files")
     extents = _grid(grid)
+    chosen = Target.parse(target)
     text = path.read_text()
     if path.suffix == ".tir":
         module = parse(text, str(path))
         verify(module)
-        interpret(module, _pick(func, [f.name for f in module.funcs]), arrays, extents, seed)
-        return
-    chosen = Target.parse(target)
-    if path.suffix == ".ll":
+        made = Compiled(chosen, Options())
+        if level is not None:
+            _lower(module, chosen, level, made)
+        if level != "ptx":
+            interpret(module, _pick(func, [f.name for f in module.funcs]), arrays, extents, seed)
+            return
+        text, func = made.ptx, func and symbol(func)
+        shared = made.shared if shared is None else shared
+    elif path.suffix == ".ll":
         text = emit_ptx(text, chosen, isolated=True)
-    elif path.suffix != ".ptx":
-        raise ToolError(f"{path}: expected a .tir, .ll or .ptx file")
-    parsed = sim.parse(text)
-    sim.run(parsed, _pick(func, list(parsed.kernels)), arrays, extents, threads,
-            shared_bytes=chosen.max_shared if shared is None else shared, seed=seed)
+    try:
+        parsed = sim.parse(text)
+        sim.run(parsed, _pick(func, list(parsed.kernels)), arrays, extents, threads,
+                shared_bytes=chosen.max_shared if shared is None else shared, seed=seed)
+    except SimulatorError as e:
+        e.message = f"{path}: {e.message}"
+        raise
+
+
+def _lower(module: Module, target: Target, level: str, made: Compiled) -> None:
+    """Compile a module down to `level`, in place."""
+    start = max(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
+    try:
+        for _ in stages(module, target, start=start, stop_at=level, keep=made):
+            pass
+    except PassFailure as e:
+        raise InternalError(str(e), None, "this is a bug in tilec") from e
 
 
 def _pick(func: str, names: list[str]) -> str:
@@ -106,7 +136,10 @@ def _grid(text: str) -> tuple[int, int, int]:
 def argument(text: str) -> Any:
     """The value that an --arg stands for. Raises ToolError, naming the form expected."""
     if text.startswith("@"):
-        return np.load(text[1:])
+        try:
+            return np.load(text[1:])
+        except ValueError as e:
+            raise ToolError(f"--arg {text}: {e}") from None
     if ":" not in text:
         return _number(text)
     shape_text, _, rest = text.partition(":")
@@ -114,8 +147,10 @@ def argument(text: str) -> Any:
     try:
         shape = tuple(int(n) for n in shape_text.split("x"))
     except ValueError:
+        shape = (-1,)
+    if min(shape) < 0:
         raise ToolError(f"--arg {text}: `{shape_text}` is no shape", None,
-                        "write it as 16x64:fp32:0") from None
+                        "write it as 16x64:fp32:0")
     element = SCALARS.get(dtype_text) or from_name(dtype_text).ir
     if element is None:
         raise ToolError(f"--arg {text}: no array has elements of type `{dtype_text}`")
@@ -133,23 +168,23 @@ def _number(text: str) -> Any:
     raise ToolError(f"--arg {text}: no number, no SHAPE:DTYPE:FILL, no @FILE")
 
 
-def filled(shape: tuple[int, ...], dtype: Any, fill: str) -> Any:
+def filled(shape: tuple[int, ...], dtype: DType, fill: str) -> Any:
     """An array with the content that a FILL word or seed stands for."""
     match fill:
         case "zeros" | "ones":
             return np.full(shape, fill == "ones").astype(dtype)
         case "arange":
             return np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
-        case "nan":
+        case "nan" if dtype.kind not in "iub":
             return np.full(shape, np.nan).astype(dtype)
     try:
         rng = np.random.default_rng(int(fill))
     except ValueError:
         raise ToolError(f"`{fill}` fills no array", None,
                         "give a seed, zeros, ones, arange or nan") from None
-    if np.dtype(dtype).kind in "iub":
-        low = 0 if np.dtype(dtype).kind in "ub" else -100
-        return rng.integers(low, 2 if np.dtype(dtype).kind == "b" else 100, shape).astype(dtype)
+    if dtype.kind in "iub":
+        low = 0 if dtype.kind in "ub" else -100
+        return rng.integers(low, 2 if dtype.kind == "b" else 100, shape).astype(dtype)
     return rng.standard_normal(shape).astype(dtype)
 
 

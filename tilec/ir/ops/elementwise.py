@@ -328,6 +328,7 @@ class Hint(Elementwise):
 
     name = "tile.hint"
     any_shape = False
+    speculatable = False  # where the program does not come, the promise may not hold
     x: Value = operand()
     divisibility: tuple[int, ...] = attr(tuple, ())
     contiguity: tuple[int, ...] = attr(tuple, ())

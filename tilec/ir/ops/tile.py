@@ -41,6 +41,10 @@ class Constant(ExplicitType):
             element.is_float else int
         if type(self.value) is not want:
             raise self.fail(f"value {self.value!r} does not fit {t}")
+        if want is int and isinstance(element, Scalar):
+            least = -(1 << (element.bits - 1)) if element.is_signed else 0
+            if not 0 <= self.value - least < 1 << element.bits:
+                raise self.fail(f"value {self.value} does not fit {t}")
         return (t,)
 
 

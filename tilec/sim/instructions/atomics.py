@@ -101,14 +101,16 @@ def atom(decoder: Decoder, instr: Instr) -> Code:
     if result is not None:
         outs = result.items if result.kind == "vec" else (result,)
         targets = [decoder.dst(o, bits, instr.scope) for o in outs]
-    space = space_of(instr)
-    locate = locator(decoder, operands[0], space, instr.scope)
-    update = None if name == "cas" else update_of(name, ty, space == "shared")
+    locate = locator(decoder, operands[0], space_of(instr), instr.scope)
+    updates: list[Update | None] = [None, None]
+    if name != "cas":
+        updates = [update_of(name, ty, shared) for shared in (False, True)]
     shift = width.bit_length() - 1
 
     def code(mask: Mask) -> None:
         for piece in locate(mask, width * count, True):
             memory, lanes, offsets = piece
+            update = updates[memory.name == "shared"]
             index = offsets.astype(np.int64) >> shift
             for i in range(count):
                 _apply(decoder, (memory, lanes, index + i), width, sources[i], swap, targets[i],

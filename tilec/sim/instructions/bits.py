@@ -241,6 +241,28 @@ def bfind(decoder: Decoder, instr: Instr) -> Code:
     return assign(target, compute)
 
 
+@rule("fns")
+def fns(decoder: Decoder, instr: Instr) -> Code:
+    """Position of the n-th one bit of a mask, counted from bit `base` up (n > 0) or down."""
+    d, mask, base, offset = instr.operands
+    target = decoder.dst(d, "b32", instr.scope)
+    bits, start = decoder.src(mask, "b32", instr.scope), decoder.src(base, "b32", instr.scope)
+    count = decoder.src(offset, "s32", instr.scope)
+
+    def find(word: int, first: int, n: int) -> int:
+        step = -1 if n < 0 else 1
+        last = first + 1 if n == 0 else 32 if n > 0 else -1
+        ones = [i for i in range(first, last, step) if 0 <= i < 32 and word >> i & 1]
+        wanted = max(abs(n), 1) - 1
+        return ones[wanted] if wanted < len(ones) else 0xFFFFFFFF
+
+    def compute() -> Array:
+        lanes = zip(bits.tolist(), start.tolist(), count.tolist(), strict=True)
+        return np.array([find(*lane) for lane in lanes], np.uint32)
+
+    return assign(target, compute)
+
+
 @rule("brev")
 def brev(decoder: Decoder, instr: Instr) -> Code:
     """Bits in reverse order."""

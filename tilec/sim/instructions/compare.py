@@ -144,7 +144,7 @@ def testp(decoder: Decoder, instr: Instr) -> Code:
         "infinite": np.isinf,
         "number": lambda v: ~np.isnan(v),
         "notanumber": np.isnan,
-        "normal": lambda v: np.isfinite(v) & (np.abs(v) >= tiny),
+        "normal": lambda v: np.isfinite(v) & ((np.abs(v) >= tiny) | (v == 0)),
         "subnormal": lambda v: (v != 0) & (np.abs(v) < tiny),
     }
     test = tests[instr.mods[0]]

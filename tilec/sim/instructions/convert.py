@@ -171,9 +171,7 @@ def _packed(decoder: Decoder, instr: Instr, dtype: str, stype: str) -> Code:
     return assign(target, compute)
 
 
-def _pair_source(
-    decoder: Decoder, instr: Instr, stype: str, source: str
-) -> Callable[[], Array]:
+def _pair_source(decoder: Decoder, instr: Instr, stype: str, source: str) -> Callable[[], Array]:
     """The source values, two a lane, lower half first."""
     operands = instr.operands[1:]
     if stype.endswith("x2"):

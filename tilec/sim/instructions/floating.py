@@ -33,7 +33,7 @@ def rounding(instr: Instr) -> str:
 
 def encoder(instr: Instr, mode: str) -> Callable[[Array], Array]:
     """From values (exact, or rounded to odd) to what the destination view takes."""
-    ty = instr.type
+    ty = _types(instr)[0]
     base = ty.removesuffix("x2")
     ftz, sat = "ftz" in instr.mods, "sat" in instr.mods
     relu = "relu" in instr.mods
@@ -55,16 +55,27 @@ def encoder(instr: Instr, mode: str) -> Callable[[Array], Array]:
     return encode
 
 
+def _types(instr: Instr) -> tuple[str, str]:
+    """The types of the result and of the factors: they differ in add.f32.f16 and its kin."""
+    named = [m for m in instr.mods if m.removesuffix("x2") in floats.FORMATS]
+    return named[0], named[-1]
+
+
 def _sources(decoder: Decoder, instr: Instr) -> list[Callable[[], Array]]:
+    """The sources as values; in mixed forms the last one has the result's type."""
     ftz = "ftz" in instr.mods
+    wide, narrow = _types(instr)
+    operands = instr.operands[1:]
+    types = [narrow] * (len(operands) - 1) + [wide]
     return [
-        float_source(decoder, o, instr.type, instr.scope, ftz) for o in instr.operands[1:]
+        float_source(decoder, operand, ty, instr.scope, ftz)
+        for operand, ty in zip(operands, types, strict=True)
     ]
 
 
 def arithmetic(decoder: Decoder, instr: Instr) -> Code:
     """add, sub and mul of every float type."""
-    ty, mode = instr.type, rounding(instr)
+    ty, mode = _types(instr)[0], rounding(instr)
     target = decoder.dst(instr.operands[0], ty, instr.scope)
     x, y = _sources(decoder, instr)
     encode = encoder(instr, mode)
@@ -78,9 +89,7 @@ def arithmetic(decoder: Decoder, instr: Instr) -> Code:
     if ty == "f64":
         exact = {"add": Fraction.__add__, "sub": Fraction.__sub__, "mul": Fraction.__mul__}
         op = exact[instr.op]
-        return assign(
-            target, lambda: floats.direct64(op, x(), y(), plain(x(), y()), mode)
-        )
+        return assign(target, lambda: floats.direct64(op, x(), y(), plain(x(), y()), mode))
     if instr.op == "mul":
         return assign(target, lambda: encode(x().astype(np.float64) * y().astype(np.float64)))
     sign = np.float32(-1 if instr.op == "sub" else 1)
@@ -106,7 +115,7 @@ def _bf16_product(a: Array, b: Array) -> Array:
 @rule("fma")
 def fused(decoder: Decoder, instr: Instr) -> Code:
     """d = a * b + c with one rounding."""
-    ty, mode = instr.type, rounding(instr)
+    ty, mode = _types(instr)[0], rounding(instr)
     target = decoder.dst(instr.operands[0], ty, instr.scope)
     x, y, z = _sources(decoder, instr)
     encode = encoder(instr, mode)
@@ -136,7 +145,7 @@ def _fma_near(a: Array, b: Array, c: Array, fmt: str) -> Array:
 
 def divide(decoder: Decoder, instr: Instr) -> Code:
     """div in all rounding modes, .approx and .full."""
-    ty, mode = instr.type, rounding(instr)
+    ty, mode = _types(instr)[0], rounding(instr)
     target = decoder.dst(instr.operands[0], ty, instr.scope)
     x, y = _sources(decoder, instr)
     encode = encoder(instr, mode)

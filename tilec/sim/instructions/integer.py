@@ -37,9 +37,7 @@ def add(decoder: Decoder, instr: Instr) -> Code:
     if "cc" in instr.mods:
         return _carrying(decoder, instr, subtract=False, carry_in=False)
     if "sat" in instr.mods:
-        return binary(
-            decoder, instr, lambda a, b: saturating(a.astype(np.int64) + b, np.int32)
-        )
+        return binary(decoder, instr, lambda a, b: saturating(a.astype(np.int64) + b, np.int32))
     return binary(decoder, instr, np.add)
 
 
@@ -51,9 +49,7 @@ def sub(decoder: Decoder, instr: Instr) -> Code:
     if "cc" in instr.mods:
         return _carrying(decoder, instr, subtract=True, carry_in=False)
     if "sat" in instr.mods:
-        return binary(
-            decoder, instr, lambda a, b: saturating(a.astype(np.int64) - b, np.int32)
-        )
+        return binary(decoder, instr, lambda a, b: saturating(a.astype(np.int64) - b, np.int32))
     return binary(decoder, instr, np.subtract)
 
 
@@ -136,9 +132,7 @@ def mad(decoder: Decoder, instr: Instr) -> Code:
     y = decoder.src(b, instr.type, instr.scope)
     z = decoder.src(c, ty, instr.scope)
     if "sat" in instr.mods:
-        return assign(
-            target, lambda: saturating(product(x, y).astype(np.int64) + z, np.int32)
-        )
+        return assign(target, lambda: saturating(product(x, y).astype(np.int64) + z, np.int32))
     return assign(target, lambda: product(x, y) + z)
 
 
@@ -267,6 +261,4 @@ def dot_product(decoder: Decoder, instr: Instr) -> Code:
     else:
         left = x.view(np.int16 if types[0] == "s32" else np.uint16).reshape(-1, 2)
         right = bytes_y[:, 2:] if "hi" in instr.mods else bytes_y[:, :2]
-    return assign(
-        target, lambda: (left.astype(np.int64) * right).sum(axis=1) + z.astype(np.int64)
-    )
+    return assign(target, lambda: (left.astype(np.int64) * right).sum(axis=1) + z.astype(np.int64))

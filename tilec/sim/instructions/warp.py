@@ -156,9 +156,13 @@ def redux(decoder: Decoder, instr: Instr) -> Code:
     else:
         op = integers[mode]
     absolute = "abs" in instr.mods
+    everyone = members.kind == "imm" and bool((mask_of == 0xFFFFFFFF).all())
 
     def body(mask: Mask) -> None:
         values = np.abs(x) if absolute else x.copy()
+        if mask is None and everyone and ty != "f32":
+            target[:] = op.reduce(values.reshape(-1, 32), axis=1).repeat(32)
+            return
 
         def each(lanes: Array) -> None:
             result = op.reduce(values[lanes])

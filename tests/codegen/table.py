@@ -1,0 +1,107 @@
+"""Compiles every op for every dtype it takes, for one target; run as a process of its own.
+
+LLVM ends the process on what it cannot select, so the caller sees which kernel that was.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from tests.codegen.kernels import DTYPES, FLAT, FLOATS, FP8, INTS, module, pointers
+from tilec.codegen.cubin import link
+from tilec.codegen.llvm import emit_ptx
+from tilec.codegen.lower import to_llir
+from tilec.target import Target
+
+BINARY = ["add", "sub", "mul", "div", "rem", "minimum", "maximum"]
+BITWISE = ["and", "or", "xor", "shl", "shr"]
+MATH = ["exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "sqrt", "rsqrt", "floor", "ceil"]
+ATOMIC = ["i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64"]
+N = 128
+
+
+def expressions(dtype: str) -> Iterator[tuple[str, str]]:
+    """(op text in %a, %b, %c, result dtype) of everything `dtype` has."""
+    yield "tile.neg(%a)", dtype
+    yield "tile.abs(%a)", dtype
+    yield "tile.select(%c, %a, %b)", dtype
+    for other in DTYPES:
+        yield "tile.cast(%a)", other
+        if dtype in FLOATS and other in ("f16", "bf16", "f32") and DTYPES[other].itemsize <= \
+                DTYPES[dtype].itemsize:
+            yield 'tile.cast(%a) {rounding = "rtz"}', other
+    if dtype in FP8:
+        return
+    for op in BINARY:
+        yield f"tile.{op}(%a, %b)", dtype
+    for predicate in ("eq", "ne", "lt", "le", "gt", "ge"):
+        yield f'tile.cmp(%a, %b) {{predicate = "{predicate}"}}', "i1"
+    if dtype in FLOATS:
+        yield "tile.fma(%a, %b, %a)", dtype
+        yield "tile.minimum(%a, %b) {propagate_nan = true}", dtype
+        yield "tile.maximum(%a, %b) {propagate_nan = true}", dtype
+        for op in MATH:
+            yield f"tile.{op}(%a)", dtype
+    else:
+        yield "tile.not(%a)", dtype
+        for op in BITWISE:
+            yield f"tile.{op}(%a, %b)", dtype
+
+
+def reductions(dtype: str) -> Iterator[str]:
+    """Reductions over lanes and warps by every op that `dtype` has, and by a pair."""
+    ops = ["add", "mul", "minimum", "maximum"] + (BITWISE[:3] if dtype not in FLOATS else [])
+    for i, op in enumerate(ops):
+        yield (f"%r{i} = tile.reduce(%a) {{axis = 0}} {{ ^(%l{i}: {dtype}, %h{i}: {dtype}):\n"
+               f"%s{i} = tile.{op}(%l{i}, %h{i}) : {dtype}\nscf.yield(%s{i})\n}} : {dtype}\n"
+               f"tile.store(%x, %r{i})")
+
+
+def kernel(dtype: str) -> tuple[str, str]:
+    """(parameters, body) of one kernel with all of them."""
+    kind = f"tensor<{N}x{dtype}, {FLAT}>"
+    used = {dtype: "x"}
+    lines = [pointers("x", dtype, (N,), FLAT), pointers("m", "i1", (N,), FLAT),
+             f"%a = tile.load(%xp) : {kind}", f"%b = tile.load(%yp) : {kind}",
+             f"%c = tile.load(%mp) : tensor<{N}xi1, {FLAT}>"]
+    lines.insert(1, pointers("y", dtype, (N,), FLAT))
+    params = [f"%x: ptr<{dtype}>", f"%y: ptr<{dtype}>", "%m: ptr<i1>"]
+    used.setdefault("i1", "m")
+    for i, (text, result) in enumerate(expressions(dtype)):
+        if result not in used:
+            used[result] = f"t_{result}"
+            params.append(f"%t_{result}: ptr<{result}>")
+        name = used[result]
+        lines.append(f"%v{i} = {text} : tensor<{N}x{result}, {FLAT}>")
+        if name.startswith("t_") and f"%{name}p" not in " ".join(lines):
+            lines.append(pointers(name, result, (N,), FLAT))
+        lines.append(f"tile.store(%{name}p, %v{i})")
+    if dtype not in FP8:
+        lines += reductions(dtype)
+    if dtype in ATOMIC:
+        orders = [("relaxed", "gpu"), ("acq_rel", "sys"), ("release", "cta")]
+        for i, (sem, scope) in enumerate(orders):
+            attrs = f'{{kind = "add", sem = "{sem}", scope = "{scope}"}}'
+            lines += [f"%q{i} = tile.atomic_rmw(%xp, %a, %c) {attrs} : {kind}",
+                      f"%w{i} = tile.atomic_rmw(%x, %r0) {attrs} : {dtype}",
+                      f"tile.store(%xp, %q{i})", f"tile.store(%x, %w{i})"]
+    lines.append(f'tile.print(%a) {{prefix = "{dtype}"}}')
+    return ", ".join(params), "\n".join(lines)
+
+
+def main() -> None:
+    target = Target.parse(sys.argv[1])
+    assert set(DTYPES) == {*INTS, *FLOATS, *FP8, "i1"}
+    for dtype in DTYPES:
+        print(dtype, end=" ", flush=True)
+        params, body = kernel(dtype)
+        llir = to_llir(module(params, body), target)
+        ptx = emit_ptx(llir.text, target)
+        result = link(ptx, target, name=llir.name)
+        assert not result.advisories and result.n_spills == 0, result.log
+        print("ok", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Layout conversions and shape ops in the simulator: elements end where they belong."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tests.codegen.kernels import DTYPES, blocked, compiled, launch, pointers, samples
+
+LAYOUTS = {
+    "rows": blocked([1, 4], [4, 8], [2, 1], [1, 0]),
+    "columns": blocked([4, 1], [8, 4], [1, 2], [0, 1]),
+    "wide": blocked([1, 2], [1, 32], [1, 2], [1, 0]),
+    "tall": blocked([1, 1], [32, 1], [2, 1], [1, 0]),
+    "mma": "nvidia_mma<{version = 2, warpsPerCTA = [2, 1], instrShape = [16, 8]}>",
+    "operand": "dot_operand<{parent = nvidia_mma<{version = 2, warpsPerCTA = [2, 1], "
+               "instrShape = [16, 8]}>, opIndex = 0, kWidth = 2}>",
+}
+
+
+def kind(shape: tuple[int, ...], dtype: str, layout: str) -> str:
+    return f"tensor<{'x'.join(map(str, shape))}x{dtype}, {layout}>"
+
+
+def moved(op: str, dtype: str, x: np.ndarray, src: str, out_shape: tuple[int, ...], dst: str,
+          target: str = "sm_90a") -> np.ndarray:
+    """Load x under src, apply `op` to %v, store under dst."""
+    body = "\n".join([
+        pointers("x", dtype, x.shape, src), pointers("o", dtype, out_shape, dst),
+        f"%v = tile.load(%xp) : {kind(x.shape, dtype, src)}",
+        f"%r = {op} : {kind(out_shape, dtype, dst)}", "tile.store(%op, %r)"])
+    out = np.zeros(out_shape, DTYPES[dtype])
+    launch(f"%x: ptr<{dtype}> {{divisibility = 16}}, %o: ptr<{dtype}> {{divisibility = 16}}", body,
+           [x, out], 1, 2, target)
+    return out
+
+
+def same(got: np.ndarray, want: np.ndarray) -> None:
+    kind_of = f"u{got.itemsize}"
+    np.testing.assert_array_equal(got.view(kind_of), np.ascontiguousarray(want).view(kind_of))
+
+
+@pytest.mark.parametrize("src,dst", list(itertools.permutations(LAYOUTS, 2)))
+@pytest.mark.parametrize("shape", [(32, 32), (16, 64), (64, 8), (48, 96), (24, 40), (4, 4)])
+def test_convert_layout(src: str, dst: str, shape: tuple[int, int]) -> None:
+    x = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    same(moved("gpu.convert_layout(%v)", "f32", x, LAYOUTS[src], shape, LAYOUTS[dst]), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pair", [("rows", "columns"), ("wide", "mma"), ("mma", "operand"),
+                                  ("tall", "rows")])
+def test_convert_all_types(dtype: str, pair: tuple[str, str]) -> None:
+    x = samples(dtype, 32 * 32, 1).reshape(32, 32)
+    same(moved("gpu.convert_layout(%v)", dtype, x, LAYOUTS[pair[0]], (32, 32), LAYOUTS[pair[1]]), x)
+
+
+@pytest.mark.parametrize("n", [17, 100, 96])
+def test_convert_padded_and_odd(n: int) -> None:
+    x = np.arange(n * 8, dtype=np.int16).reshape(8, n)
+    same(moved("gpu.convert_layout(%v)", "i16", x, LAYOUTS["rows"], (8, n), LAYOUTS["columns"]), x)
+
+
+@pytest.mark.parametrize("src_shape,dst_shape", [
+    ((16, 32), (512,)), ((512,), (16, 32)), ((8, 64), (64, 8)), ((6, 32), (192,)),
+    ((6, 32), (2, 96)), ((96,), (8, 12)), ((100,), (10, 10)), ((4, 4, 8), (16, 8)),
+    ((12, 20), (240,)), ((17, 4), (4, 17))])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i1"])
+def test_reshape(src_shape: tuple[int, ...], dst_shape: tuple[int, ...], dtype: str) -> None:
+    def layout(shape: tuple[int, ...]) -> str:
+        n = len(shape)
+        return {1: blocked([2], [32], [2], [0]), 2: LAYOUTS["rows"],
+                3: blocked([1, 1, 2], [2, 4, 4], [2, 1, 1], [2, 1, 0])}[n]
+    x = samples(dtype, math.prod(src_shape), 2).reshape(src_shape)
+    got = moved("tile.reshape(%v)", dtype, x, layout(src_shape), dst_shape, layout(dst_shape))
+    same(got, x.reshape(dst_shape))
+
+
+@pytest.mark.parametrize("shape", [(16, 32), (24, 8), (7, 16), (100, 4)])
+@pytest.mark.parametrize("name", ["rows", "columns", "wide"])
+def test_trans(shape: tuple[int, int], name: str) -> None:
+    swapped = {"rows": blocked([4, 1], [8, 4], [1, 2], [0, 1]),
+               "columns": blocked([1, 4], [4, 8], [2, 1], [1, 0]),
+               "wide": blocked([2, 1], [32, 1], [2, 1], [0, 1])}[name]
+    x = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    got = moved("tile.trans(%v) {order = [1, 0]}", "f32", x, LAYOUTS[name], shape[::-1], swapped)
+    same(got, x.T)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("src,dst", [((16, 1), (16, 32)), ((1, 24), (8, 24)), ((1, 1), (4, 100))])
+def test_broadcast(name: str, src: tuple[int, int], dst: tuple[int, int]) -> None:
+    x = np.arange(math.prod(src), dtype=np.float32).reshape(src) + 1
+    got = moved("tile.broadcast(%v)", "f32", x, LAYOUTS[name], dst, LAYOUTS[name])
+    same(got, np.broadcast_to(x, dst))
+
+
+def test_broadcasts_compute_once() -> None:
+    """exp of a broadcast column is taken once per row, not per element."""
+    layout = LAYOUTS["rows"]
+    body = "\n".join([
+        pointers("x", "f32", (8, 1), layout), pointers("o", "f32", (8, 64), layout),
+        f"%v = tile.load(%xp) : {kind((8, 1), 'f32', layout)}",
+        f"%b = tile.broadcast(%v) : {kind((8, 64), 'f32', layout)}",
+        f"%e = tile.exp2(%b) : {kind((8, 64), 'f32', layout)}", "tile.store(%op, %e)"])
+    _, _, ptx = compiled("%x: ptr<f32>, %o: ptr<f32> {divisibility = 16}", body, 2, "sm_90a")
+    assert ptx.count("ex2.approx") == 1
+
+
+def test_conversion_of_a_splat_and_of_copies_is_free() -> None:
+    src, dst = LAYOUTS["rows"], LAYOUTS["columns"]
+    body = "\n".join([
+        pointers("o", "f32", (16, 32), dst),
+        f"%v = tile.splat(%x) : {kind((16, 32), 'f32', src)}",
+        f"%r = gpu.convert_layout(%v) : {kind((16, 32), 'f32', dst)}", "tile.store(%op, %r)"])
+    _, _, ptx = compiled("%x: f32, %o: ptr<f32> {divisibility = 16}", body, 2, "sm_90a")
+    assert "shfl" not in ptx and "bar.sync" not in ptx and "barrier" not in ptx
+
+
+@pytest.mark.parametrize("shared", [
+    "swizzled_shared<{vec = 4, perPhase = 1, maxPhase = 8, order = [1, 0]}>",
+    "swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0, 1]}>",
+    "nvmma_shared<{swizzleBytes = 64, transposed = false, elementBits = 32}>"])
+@pytest.mark.parametrize("shape", [(32, 32), (16, 96), (48, 32)])
+@pytest.mark.parametrize("src,dst", [("rows", "columns"), ("mma", "wide")])
+def test_shared_buffers(shared: str, shape: tuple[int, int], src: str, dst: str) -> None:
+    a, b = LAYOUTS[src], LAYOUTS[dst]
+    dims = "x".join(map(str, shape))
+    body = "\n".join([
+        pointers("x", "f32", shape, a), pointers("o", "f32", shape, b),
+        f"%v = tile.load(%xp) : {kind(shape, 'f32', a)}",
+        f"%m = gpu.alloc_shared() : memdesc<{dims}xf32, {shared}>",
+        "gpu.shared_store(%m, %v)", "gpu.barrier()",
+        f"%r = gpu.shared_load(%m) : {kind(shape, 'f32', b)}", "tile.store(%op, %r)"])
+    x = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    out = np.zeros_like(x)
+    launch("%x: ptr<f32> {divisibility = 16}, %o: ptr<f32> {divisibility = 16}", body, [x, out],
+           seed=3)
+    same(out, x)

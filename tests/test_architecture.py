@@ -1,0 +1,202 @@
+"""What DESIGN promises of the code's shape: import arrows, lazy imports, sizes, complete tables."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import io
+import pkgutil
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tilec
+from tilec.ir.core import OP_CLASSES, Op
+from tilec.ir.ops import Elementwise
+from tilec.ir.rules import Rules
+
+ROOT = Path(tilec.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+# What the modules of each folder (or top-level module) may import, beside their own folder.
+BASE = {"errors", "knobs", "target"}
+IR = BASE | {"ir"}
+EVAL = IR | {"eval"}
+SIBLINGS = EVAL | {"interp", "passes", "codegen", "frontend", "language"}
+COMPILER = SIBLINGS | {"compiler", "instruments"}
+RUNTIME = COMPILER | {"sim", "runtime"}
+MAY_IMPORT = {
+    "errors": set(), "knobs": BASE, "target": BASE, "sim": BASE, "ir": BASE, "eval": IR,
+    "interp": EVAL, "passes": EVAL, "codegen": EVAL, "frontend": EVAL | {"language"},
+    "language": EVAL | {"frontend"}, "compiler": COMPILER, "instruments": COMPILER,
+    "runtime": RUNTIME, "tools": RUNTIME | {"tools"},
+}
+HEAVY = ("numpy", "llvmlite", "lark", "cuda", "ml_dtypes", "torch")
+
+# Ops that a table of rules leaves out, and why.
+ENDS = {"Yield", "Condition"}  # the op around them reads them
+MACHINE = {  # memory, control flow and the grid are the interpreter's, which has rules for them
+    "AllocShared", "Assert", "Assume", "AtomicRmw", "Barrier", "Breakpoint", "For", "If", "Load",
+    "NumPrograms", "Print", "ProgramId", "Reduce", "SharedLoad", "SharedStore", "Store", "While",
+}
+EXEMPT = {
+    "eval": MACHINE | ENDS | {"Return"},
+    # What the interpreter does not know itself it gives to the eval rules.
+    "interp": {cls.__name__ for cls in OP_CLASSES.values()} - MACHINE - {"Hint"} | ENDS,
+    "axis analysis": set(),
+    "operand layout": set(),
+    "result layout": set(),
+    "LLVM lowering": ENDS,
+    # Called through the LLVM lowering of Elementwise.
+    "elementwise lowering": {cls.__name__ for cls in OP_CLASSES.values()
+                             if not issubclass(cls, Elementwise)},
+}
+
+
+def unit(path: Path) -> str:
+    """The folder of tilec that a file is in, or its own name at the top."""
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
+    """(statement, imported module) for all imports in a tree."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports are not used"
+            if node.module == "tilec":
+                yield from ((node, f"tilec.{alias.name}") for alias in node.names)
+            else:
+                yield node, node.module or ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_follow_the_arrows(path: Path) -> None:
+    here = unit(path)
+    if here == "__init__":
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node, module in imports(tree):
+        parts = module.split(".")
+        if parts[0] == "tilec":
+            if len(parts) == 1:  # for its lazy attributes, which may be anything
+                assert here in ("runtime", "tools"), f"{path}:{node.lineno}: name the module"
+                continue
+            assert parts[1] == here or parts[1] in MAY_IMPORT[here], \
+                f"{path}:{node.lineno}: {here} must not import {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_tilec_import_inside_a_function(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for function in ast.walk(tree):
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if unit(path) == "__init__" and getattr(function, "name", "") == "__getattr__":
+            continue
+        for node, module in imports(function):
+            assert module.split(".")[0] != "tilec", f"{path}:{node.lineno}: {module}"
+
+
+def test_import_tilec_loads_nothing_heavy() -> None:
+    code = f"import sys, tilec; print([m for m in {HEAVY!r} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                         cwd=ROOT.parent)
+    assert out.stdout.strip() == "[]"
+
+
+def code_lines(path: Path) -> int:
+    """Lines that hold code: no blanks, comments or docstrings."""
+    text = path.read_text(encoding="utf-8")
+    held: set[int] = set()
+    skip = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+            tokenize.ENDMARKER)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in skip:
+            held.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and \
+                ast.get_docstring(node, clean=False) is not None:
+            doc = node.body[0]
+            held.difference_update(range(doc.lineno, (doc.end_lineno or doc.lineno) + 1))
+    return len(held)
+
+
+def test_code_line_budgets(capsys: pytest.CaptureFixture[str]) -> None:
+    core = {"ir", "eval", "passes", "codegen", "frontend", "compiler"}
+    counts: dict[str, int] = {}
+    for path in FILES:
+        counts[unit(path)] = counts.get(unit(path), 0) + code_lines(path)
+    compiler = sum(n for name, n in counts.items() if name in core)
+    rest = sum(n for name, n in counts.items() if name not in core)
+    with capsys.disabled():
+        shown = ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
+        print(f"\ncode lines: {shown}\n  the compiler {compiler} of 9000, the rest {rest} of 8000")
+    # The budgets are goals to see; these bounds are there to notice growth.
+    assert compiler < 11000 and rest < 10000
+
+
+def test_files_and_functions_are_short(capsys: pytest.CaptureFixture[str]) -> None:
+    long: list[str] = []
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        name = path.relative_to(ROOT)
+        if text.count("\n") > 500:
+            long.append(f"{name} has {text.count(chr(10))} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > 60:
+                    long.append(f"{name}: {node.name} has {lines} lines")
+    with capsys.disabled():
+        for line in long:
+            print(f"\nlonger than the soft limit: {line}", end="")
+    assert len(long) < 10, "soft limits are for exceptions"
+
+
+def tables() -> dict[str, Rules]:
+    """Every table of rules in the compiler's folders, by its concern."""
+    found: dict[str, Rules] = {}
+    for info in pkgutil.walk_packages(tilec.__path__, "tilec."):
+        if info.name.split(".")[1] not in SIBLINGS - BASE:
+            continue
+        module = importlib.import_module(info.name)
+        found |= {v.concern: v for v in vars(module).values() if isinstance(v, Rules)}
+    return found
+
+
+def test_every_table_of_rules_is_known() -> None:
+    assert set(tables()) == set(EXEMPT)
+
+
+@pytest.mark.parametrize("concern", EXEMPT)
+def test_tables_of_rules_are_complete(concern: str) -> None:
+    assert tables()[concern].missing(OP_CLASSES.values()) == EXEMPT[concern]
+
+
+def test_every_op_is_declared_under_tile_gpu_scf_or_func() -> None:
+    def concrete(cls: type[Op]) -> Iterator[type[Op]]:
+        for sub in cls.__subclasses__():
+            if "name" in vars(sub) and sub.__module__.startswith("tilec."):
+                yield sub
+            yield from concrete(sub)
+
+    classes = set(concrete(Op))
+    assert classes == set(OP_CLASSES.values())
+    for cls in classes:
+        assert cls.name.split(".")[0] in ("tile", "gpu", "scf", "func")
+        assert not cls.operand_fields or all(f.name for f in cls.operand_fields)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_modules_and_public_classes_have_docstrings(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree) or not tree.body, f"{path} has no docstring"
+    for node in tree.body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{path}:{node.lineno}: {node.name} has no docstring"
