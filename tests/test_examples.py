@@ -82,6 +82,8 @@ def small(module, name):
         module.mean[(3,)](x, out, 100, BLOCK=128)
     elif name == "01_vector_add":
         module.main(2500)
+    elif name == "02_fused_softmax":
+        module.main(((3, 781, "float32", 1e-6), (2, 1024, "bfloat16", 1e-2)))
     elif name == "03_norms":
         module.check_kernels(7, 300, "float32", 2e-5)
     elif name == "04_fused_chain":
@@ -89,7 +91,7 @@ def small(module, name):
     elif name == "05_many_small_problems":
         module.main(7)
     else:
-        module.main()
+        raise AssertionError(f"no small run of {name}")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)

@@ -176,12 +176,15 @@ def compile_module(build: Callable[[], Module], target: Target, options: Options
     bug in tilec), whose advice names a reproducer.
     """
     out = Compiled(target, options)
+    began: float | None = time.perf_counter()
     module = build()
     out.name = symbol(module.funcs[0].name)
-    edit = None if override is None else find_override(build, target, override, stop_at, out)
+    edit = None
+    if override is not None:
+        edit, began = find_override(build, target, override, stop_at, out), None
     try:
         for _ in stages(module, target, stop_at=stop_at, keep=out, copy=keep,
-                        verify_all=verify_all, instruments=instruments,
+                        verify_all=verify_all, instruments=instruments, began=began,
                         until=None if edit is None else edit.index):
             pass
         if edit is not None:
@@ -256,11 +259,13 @@ def _run_edited(edit: Edit, target: Target, stop_at: str, out: Compiled, keep: b
 
 def stages(module: Module | str, target: Target, *, start: int = 0, stop_at: str = "cubin",
            keep: Compiled | None = None, copy: bool = False, verify_all: bool = False,
-           instruments: Sequence[Instrument] = (), until: int | None = None) -> Iterator[Stage]:
+           instruments: Sequence[Instrument] = (), until: int | None = None,
+           began: float | None = None) -> Iterator[Stage]:
     """Run the pipeline from stage number `start` and give each stage as it comes.
 
     module: the content of stage `start`: a Module, or the text of an llir or ptx stage. until:
-    the number of the first stage that is not made, if not all down to `stop_at` are.
+    the number of the first stage that is not made, if not all down to `stop_at` are. began: when
+    the first stage was begun.
     """
     n = len(PIPELINE)
     last = n + LEVELS.index(stop_at) - 2
@@ -268,11 +273,11 @@ def stages(module: Module | str, target: Target, *, start: int = 0, stop_at: str
         last = max(i for i in range(n + 1) if stage_level(i) == stop_at)
     if until is not None:
         last = min(last, until - 1)
-    clock = time.perf_counter()
+    clock = time.perf_counter() if began is None else began
 
-    def made(index: int, name: str, level: str, content: Module | str | bytes) -> Stage:
+    def made(number: int, content: Module | str | bytes) -> Stage:
         nonlocal clock
-        stage = Stage(index, name, level, content)
+        stage = Stage(number, _stage_name(number), stage_level(number), content)
         seconds = time.perf_counter() - clock
         for instrument in instruments:
             instrument.after(stage, seconds)
@@ -282,18 +287,17 @@ def stages(module: Module | str, target: Target, *, start: int = 0, stop_at: str
         return stage
 
     if start <= last:
-        yield made(start, _stage_name(start), stage_level(start), module)
+        yield made(start, module)
     if isinstance(module, Module):
         for i in range(start + 1, min(last, n) + 1):
             step = PIPELINE[i - 1]
             _run_pass(step, module, i, verify_all or _ends_level(i))
-            yield made(i, step.run.name, step.level, module)
+            yield made(i, module)
     content: Module | str | bytes = module
     edited = isinstance(module, str)
     for i in range(max(start, n) + 1, last + 1):
-        level = stage_level(i)
-        content = _below(level, content, target, keep, edited)
-        yield made(i, level, level, content)
+        content = _below(stage_level(i), content, target, keep, edited)
+        yield made(i, content)
 
 
 def _below(level: str, content: Module | str | bytes, target: Target, keep: Compiled | None,

@@ -99,7 +99,7 @@ KNOBS: tuple[Knob, ...] = (
          "print the IR to stderr after those passes or at those levels; "
          "diff: what each pass changed", _text),
     Knob("dump_dir", "folder", "",
-         "write every level, one file a pass, to <folder>/<kernel>-<hash>/", _path),
+         "write every level, one file a pass, to `<folder>/<kernel>-<hash>/`", _path),
     Knob("override_dir", "folder", "",
          "a file there that was edited replaces that level; compiling goes on from it", _path),
     Knob("print_loc", "0, 1", "0", "print source locations in dumps to stderr", _flag),

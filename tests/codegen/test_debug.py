@@ -97,5 +97,10 @@ module attributes {{level = "lowered", target = "sm_90a", num_warps = 1}} {{
         to_llir(parse(text), Target.parse("sm_90a"))
 
 
+def test_bf16_is_refused_where_there_is_none() -> None:
+    with pytest.raises(CompilationError, match="bf16 needs sm_80"):
+        compiled("%x: ptr<bf16>", "%v = tile.load(%x) : bf16\ntile.store(%x, %v)", 2, "sm_75")
+
+
 def test_kernel_names_become_symbols() -> None:
     assert symbol("add_1") == "add_1" and symbol("größe") == "gr_f6__df_e"

@@ -125,7 +125,7 @@ def test_fp8_has_no_arithmetic(dtype: str) -> None:
         map_tiles("tile.add(%a0, %a1)", [dtype] * 2, dtype, [a, a])
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("target", [pytest.param("sm_80", marks=pytest.mark.full), "sm_90a"])
 @pytest.mark.parametrize("src", DTYPES)
 def test_casts(src: str, target: str) -> None:
     a = samples(src, N, 1)

@@ -226,7 +226,7 @@ def test_literals_are_weak_inside_expressions_and_typed_when_assigned():
     build(k, {"x": "*fp16", "out": "*fp16"})
 
 
-def test_assertions_at_run_time_need_debug():
+def test_assertions_at_run_time():
     @function
     def k(n):
         assert n > 0, "positive"
@@ -235,7 +235,8 @@ def test_assertions_at_run_time_need_debug():
     for debug in (False, True):
         module = build_module(k, {"n": "i32"}, {}, target="sm_90a", options={"debug": debug})
         found = [o.message for o in module.walk() if isinstance(o, ops.Assert)]
-        assert found == (["positive", "n < 9"] if debug else [])
+        assert found == ["positive", "n < 9"]
+        assert module.attributes.get("debug", False) is debug  # else they end at the tile level
 
 
 def test_tile_subscripts_and_methods():

@@ -27,7 +27,7 @@ def test_prints_bases_and_grid(capsys):
         "warp: -",
         "-> dim0[8], dim1[8]",
     ]
-    assert lines[6] == "1 warps, 2 registers a thread, 1 copy of each element"
+    assert lines[6] == "1 warp, 2 registers a thread, 1 copy of each element"
     assert lines[8] == "warp/lane:register of each element"
     grid = [line.split() for line in lines[9:]]
     assert grid == [[f"0/{4 * r + c // 2}:{c % 2}" for c in range(8)] for r in range(8)]

@@ -153,6 +153,9 @@ def f32_to_bf16(cg: CodeGen, x: Reg) -> Reg:
 
 def _f32_toward_zero(cg: CodeGen, x: Reg, dst: Scalar) -> Reg:
     elem = llvm_element(dst)
+    if cg.target.sm < 80:
+        return cg.e.per_lane(lambda v: cg.e.asm("cvt.rz.f16.f32 $0, $1;", "=h,f", (v,), (elem,),
+                                                effects=False)[0], x)
     name = "llvm.nvvm.ff2bf16x2.rz" if elem == "bfloat" else "llvm.nvvm.ff2f16x2.rz"
     return in_pairs(cg.e, lambda low, high: cg.e.call(name, elem, 2, (high, low)), x, elem)
 

@@ -24,7 +24,7 @@ from tilec.codegen.emit import Reg, llvm_element
 from tilec.errors import CompilationError
 from tilec.ir import ops
 from tilec.ir.core import Func, Module, Value
-from tilec.ir.types import Pointer, Scalar, element_of
+from tilec.ir.types import MemDesc, Pointer, Scalar, Token, bf16, element_of
 from tilec.target import Target
 
 
@@ -43,6 +43,8 @@ def to_llir(module: Module, target: Target) -> LLIR:
     """LLVM IR of the module's kernel. Every tensor must have a layout and every op that needs
     scratch memory its offset. Raises CompilationError where an op has no lowering."""
     (func,) = module.funcs
+    if target.sm < 80:
+        _refuse_bf16(func, target)
     cg = CodeGen(func, module.num_warps, target)
     for i, arg in enumerate(func.args):
         cg.env[arg] = _argument(cg, arg, i)
@@ -52,6 +54,17 @@ def to_llir(module: Module, target: Target) -> LLIR:
     text = _module_text(cg, func, name, int(module.attributes.get("maxnreg", 0)))
     return LLIR(text, name, int(module.attributes.get("shared", 0)),
                 module.num_warps, tuple(str(a.type) for a in func.args))
+
+
+def _refuse_bf16(func: Func, target: Target) -> None:
+    for op in func.walk():
+        for value in (*op.operands, *op.results):
+            if isinstance(value.type, MemDesc | Token):
+                continue
+            element = element_of(value.type)
+            if bf16 in (element, getattr(element, "pointee", None)):
+                raise CompilationError(f"bf16 needs sm_80 or later, the target is {target}",
+                                       op.loc, "use f16 or f32 on this target")
 
 
 def symbol(name: str) -> str:

@@ -5,6 +5,8 @@ All of it walks the IR backwards from the operand at fault; nothing is recorded 
 
 from __future__ import annotations
 
+import ast
+import linecache
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -157,8 +159,21 @@ def _tested(mask: Value) -> Iterator[str]:
         for side in (v.op.rhs, v.op.lhs):
             root = root_of(side)
             if isinstance(root.op, ops.Constant):
-                yield root.name or str(root.op.value)
+                yield root.name or _spelled(v.op, side is v.op.lhs) or str(root.op.value)
                 break
             if root.name and not shape_of(root.type):
                 yield root.name
                 break
+
+
+def _spelled(op: Op, left: bool) -> str:
+    """The name that the author wrote on one side of a comparison; empty if it is no plain name."""
+    line = linecache.getline(op.loc.file, op.loc.line).encode()
+    try:
+        node = ast.parse(line[op.loc.col:op.loc.end_col].decode(), mode="eval").body
+    except (SyntaxError, UnicodeDecodeError):
+        return ""
+    if not isinstance(node, ast.Compare):
+        return ""
+    side = node.left if left else node.comparators[-1]
+    return side.id if isinstance(side, ast.Name) else ""

@@ -55,9 +55,7 @@ def device_print(prefix: str, *args: Any, hex: bool = False) -> None:
 @builtin
 def device_assert(cond: Any, msg: str = "", mask: Any = None) -> None:
     """Stop the program with `msg` at run time unless `cond` holds for every element where `mask`
-    does. Only compiled with debug=True."""
-    if not current().options.get("debug"):
-        return
+    does. Always active at the tile level; compiled only with debug=True."""
     text = const_value(msg, "the message of tl.device_assert")
     holds = to_bool(cond, "the condition of tl.device_assert")
     if mask is not None:

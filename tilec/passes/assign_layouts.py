@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilec.ir import ops
 from tilec.ir.core import Block, Module
 from tilec.ir.layouts import default_blocked
 from tilec.ir.types import Tensor, with_layout
@@ -14,7 +15,8 @@ from tilec.passes.layout.edits import legalize
 
 @dataclass(frozen=True)
 class AssignLayouts(Pass):
-    """Every tile gets a layout; ops that relate layouts get conversions around them.
+    """Every tile gets a layout; ops that relate layouts get conversions around them. Assertions
+    go, unless the module says `debug`: from here on the IR is what a GPU will run.
 
     tensor<64x1xf32> --> tensor<64x1xf32, #b0>
     """
@@ -23,6 +25,10 @@ class AssignLayouts(Pass):
 
     def run(self, module: Module) -> None:
         for func in module.funcs:
+            if not module.attributes.get("debug"):
+                for op in list(func.walk()):
+                    if isinstance(op, ops.Assert):
+                        op.erase()
             _assign(func.body, module.num_warps)
         module.attributes["level"] = "gpu"
         legalize(module)

@@ -197,6 +197,7 @@ class JITFunction(Function):
         """Flags with a number that changes with each new setting of those that make a compilation
         print or look for edited files; 0 if none of them is set."""
         if not any(name in LOUD for name, _ in flags):
+            self._setting = None
             return flags, 0
         now = flags, override_state(), knobs.scope_token()
         if self._setting is None or now[:2] != self._setting[:2] or now[2] is not self._setting[2]:

@@ -13,7 +13,14 @@ from typing import Any
 
 from tilec import knobs
 from tilec.codegen.cubin import LinkResult, available, sass
-from tilec.compiler import LEVELS, Compiled, Options, compile_module, kernel_hash
+from tilec.compiler import (
+    LEVELS,
+    Compiled,
+    Instrument,
+    Options,
+    compile_module,
+    kernel_hash,
+)
 from tilec.errors import LaunchError, TilecError, did_you_mean
 from tilec.frontend.build import build_module
 from tilec.frontend.function import Function
@@ -89,19 +96,21 @@ class CompiledKernel:
             module.attributes["maxnreg"] = options.maxnreg
         return module
 
-    def _compile(self, stop_at: str, keep: bool, loud: bool) -> Compiled:
+    def _compile(self, stop_at: str, keep: bool, instruments: Sequence[Instrument] = ()
+                 ) -> Compiled:
         return compile_module(
             self.build, self.target, self.options, stop_at=stop_at, keep=keep,
             verify_all=knobs.verify, override=override_folder(self.name, self.hash),
-            instruments=from_knobs(self.name, self.hash) if loud else ())
+            instruments=instruments)
 
     def announce(self) -> None:
         """Run the whole compilation once for the dumps and times that the flags ask for."""
-        if not (knobs.dump or knobs.dump_dir or knobs.time):
+        instruments = from_knobs(self.name, self.hash)
+        if not instruments:
             return
         with self._lock:
             try:
-                made = self._compile("cubin" if available() else "ptx", True, True)
+                made = self._compile("cubin" if available() else "ptx", True, instruments)
             except TilecError as e:
                 # A launch at a higher level may still work; one at this level meets it again.
                 print(f"tilec: compiling @{self.name} stopped here: {e}", file=sys.stderr)
@@ -113,7 +122,7 @@ class CompiledKernel:
         """The compilation down to `lowered`, with its modules."""
         with self._lock:
             if self._upper is None:
-                self._upper = self._compile("lowered", True, False)
+                self._upper = self._compile("lowered", True)
             return self._upper
 
     def lower(self, level: str = "cubin") -> Compiled:
@@ -126,7 +135,7 @@ class CompiledKernel:
             cached = level == "cubin" and not (knobs.override_dir or knobs.verify)
             self._lower = self._from_disk(key) if cached else None
             if self._lower is None:
-                self._lower = self._compile(level, False, False)
+                self._lower = self._compile(level, False)
                 if cached:
                     self._to_disk(key, self._lower)
             return self._lower

@@ -64,6 +64,9 @@ def load(path: Path, name: str) -> Function:
         raise ToolError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
+    folder = str(path.parent.resolve())
+    if folder not in sys.path:  # as when the file is run as a script
+        sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
     except TilecError:

@@ -64,7 +64,7 @@ def describe(layout: Layout, shape: Coords) -> str:
         held = fragment(shape, layout)
         copies = 1 << sum(m.bit_count() for m in held.free_masks.values())
         lines.append(
-            f"{layout.num_warps} warps, {held.num_registers} registers a thread, "
+            f"{count(layout.num_warps, 'warp')}, {count(held.num_registers, 'register')} a thread, "
             f"{copies} {'copies' if copies > 1 else 'copy'} of each element"
         )
     else:
@@ -156,3 +156,12 @@ def _colours(layout: Layout, shape: Coords) -> dict[Coords, str]:
         at: f"hsl({45 * (tile.offset(at) // 4 % 8)}, 70%, 80%)"
         for at in product(*map(range, shape))
     }
+
+
+def count(n: int, what: str) -> str:
+    """`1 warp`, `2 warps`."""
+    return f"{n} {what}" + "s" * (n != 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
