@@ -102,7 +102,10 @@ def _module_text(cg: CodeGen, func: Func, name: str, maxnreg: int) -> str:
                  f"!dbg !{cg.debug.subprogram} {{")
     parts += ["start:", *e.entry, *e.lines, "}"]
     limit = f' "nvvm.maxnreg"="{maxnreg}"' if maxnreg else ""
-    parts.append(f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads},1,1"{limit} }}')
+    # noimplicitfloat keeps LLVM from merging accesses: they are as wide as they should be, and it
+    # would read past the end of a buffer to fill a vector.
+    parts.append(f'attributes #0 = {{ nounwind noimplicitfloat "nvvm.reqntid"="{threads},1,1"'
+                 f"{limit} }}")
     return "\n".join(parts) + "\n" + cg.debug.text()
 
 

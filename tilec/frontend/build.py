@@ -52,7 +52,7 @@ def build_module(fn: Function, specs: Mapping[str, Any], constexprs: Mapping[str
         _run(visitor)
     block.insert(ops.Return(loc=visitor.location(fn.tree.body[-1])))
     func = Func(fn.name, block, attrs, fn.def_location)
-    attributes = {"level": "tile", "target": target.name, "num_warps": num_warps}
+    attributes: dict[str, Any] = {"level": "tile", "target": target.name, "num_warps": num_warps}
     if context.options.get("debug"):
         attributes["debug"] = True
     return Module([func], attributes)

@@ -79,7 +79,8 @@ class AxisAnalysis:
     def __init__(self, func: Func) -> None:
         self.info: dict[Value, AxisInfo] = {}
         for arg, attrs in zip(func.args, func.arg_attrs, strict=True):
-            self.info[arg] = replace(unknown(0), divisibility=(low_bit(attrs.get("divisibility", 1)),))
+            divisor = low_bit(attrs.get("divisibility", 1))
+            self.info[arg] = replace(unknown(0), divisibility=(divisor,))
         self.run(func.body)
 
     def get(self, value: Value) -> AxisInfo:
@@ -179,7 +180,8 @@ def _bytes_divisor(ptr: AxisInfo, dim: int, step: int, size: int) -> int:
     return div if step % ptr.contiguity[dim] == 0 else gcd(div, step * size)
 
 
-def _known(op: Op, info: AxisInfo, a: AxisInfo, b: AxisInfo, fold: Callable[[int, int], int]) -> AxisInfo:
+def _known(op: Op, info: AxisInfo, a: AxisInfo, b: AxisInfo, fold: Callable[[int, int], int]
+           ) -> AxisInfo:
     """`info`, with the constant if both operands are constants and the result does not wrap."""
     element = element_of(op.results[0].type)
     if a.constant is None or b.constant is None or not isinstance(element, Scalar):

@@ -462,7 +462,8 @@ class Module:
     def __init__(self, funcs: Sequence[Func] = (),
                  attributes: dict[str, Any] | None = None) -> None:
         self.funcs = list(funcs)
-        self.attributes = {"level": "tile"} if attributes is None else dict(attributes)
+        self.attributes: dict[str, Any] = {"level": "tile"} if attributes is None \
+            else dict(attributes)
 
     @property
     def level(self) -> str:

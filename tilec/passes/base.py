@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import pkgutil
@@ -62,11 +63,14 @@ def parse_pipeline(text: str) -> list[Pass]:
 
 
 def _make(name: str, options: str) -> Pass:
-    known = all_passes()
-    if name not in known:
-        raise TilecError(f"there is no pass `{name}`", None,
-                         did_you_mean(name, known) or f"passes: {', '.join(sorted(known))}")
-    cls = known[name]
+    # A pass's module has its name, so one import does; all are imported only for the message.
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module(f"tilec.passes.{name}")
+    cls = next((c for c in _subclasses(Pass) if c.name == name), None)
+    if cls is None:
+        known = all_passes()
+        raise TilecError(f"there is no pass `{name}`", None, did_you_mean(name, known) or
+                         f"passes: {', '.join(sorted(known))}")
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for part in filter(None, re.split(r"[,\s]+", options.strip())):

@@ -105,11 +105,11 @@ class JITFunction(Function):
             self._setting = None
         full = key, flags, self.source_key()
         try:
-            entry = plan.entries[full]
-        except KeyError:
-            entry = plan.entries[full] = self._make(plan, given, flags)
+            entry = plan.entries.get(full)
         except TypeError:
             raise self._unhashable(plan, given) from None
+        if entry is None:
+            entry = plan.entries[full] = self._make(plan, given, flags)
         if type(grid) is not tuple and callable(grid):
             grid = grid(self._meta(plan, given))
         try:
@@ -343,10 +343,11 @@ def jit(fn: Callable[..., Any] | None = None, *, do_not_specialize: Iterable[str
 
     Raises CompilationError for a function or an option that cannot be.
     """
+    known = (*COMPILE_OPTIONS, "target")
     for name in options:
-        if name not in OPTION_NAMES:
+        if name not in known:
             raise CompilationError(f"`{name}` is no option of tilec.jit", None,
-                                   did_you_mean(name, OPTION_NAMES))
+                                   did_you_mean(name, known) or f"it has {', '.join(known)}")
 
     def decorate(f: Callable[..., Any]) -> JITFunction:
         return JITFunction(f, options, do_not_specialize, do_not_specialize_on_alignment)

@@ -66,9 +66,11 @@ class Plan:
         keys = [f"g{i}" for name, i in self.options.items() if name != "stream"]
         values: list[str] = []
         for n, (fixed, i, value) in enumerate(zip(self.fixed, self.sources, self.bound(given))):
-            arg = f"g{i}" if i is not None else f"d{n}"
-            handler = fixed or arguments.handler_of(value)
-            names[f"d{n}"], names[f"h{n}"] = value, handler
+            arg = f"g{i}"
+            if i is None:
+                arg = f"d{n}"
+                names[arg] = value
+            names[f"h{n}"] = handler = fixed or arguments.handler_of(value)
             if handler is arguments.constexpr_handler:
                 keys.append(arg if type(value) in _OWN_KEY else f"h{n}({arg})[0]")
                 if fixed is None:

@@ -73,6 +73,8 @@ def load(path: Path, name: str) -> Function:
         raise
     except Exception as e:  # the user's own file may raise anything
         raise ToolError(f"{path} fails when imported: {type(e).__name__}: {e}") from e
+    finally:
+        sys.path.pop(0)
     found = getattr(module, name, None)
     if not isinstance(found, Function):
         kernels = [k for k, v in vars(module).items() if isinstance(v, Function)]
@@ -93,6 +95,8 @@ def split_signature(fn: Function, text: str) -> tuple[dict[str, str], dict[str, 
     for position, part in enumerate(parts):
         name, equals, value = part.partition("=")
         name, value = (name.strip(), value.strip()) if equals else (names[position], part)
+        if name in signature or name in constexprs:
+            raise ToolError(f"the signature gives `{name}` twice")
         try:
             constexprs[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):

@@ -19,7 +19,7 @@ from tilec.eval.dtypes import DType, dtype_of
 from tilec.interp.run import run as interpret
 from tilec.ir.core import Module
 from tilec.ir.parser import parse
-from tilec.ir.types import SCALARS
+from tilec.ir.types import SCALARS, Scalar
 from tilec.ir.verifier import verify
 from tilec.knobs import RUN_LEVELS
 from tilec.language.dtypes import from_name
@@ -152,7 +152,7 @@ def argument(text: str) -> Any:
         raise ToolError(f"--arg {text}: `{shape_text}` is no shape", None,
                         "write it as 16x64:fp32:0")
     element = SCALARS.get(dtype_text) or from_name(dtype_text).ir
-    if element is None:
+    if not isinstance(element, Scalar):
         raise ToolError(f"--arg {text}: no array has elements of type `{dtype_text}`")
     return filled(shape, dtype_of(element), fill or "0")
 

@@ -165,7 +165,8 @@ class Trans(Op):
         t = self.x.type
         if not isinstance(t, Tensor) or sorted(self.order) != list(range(t.rank)):
             raise self.fail(f"order {self.order} does not permute the dimensions of {t}")
-        layout = None if t.layout is None else transpose(t.layout, self.order, linear_shape(t.shape))
+        layout = None if t.layout is None else \
+            transpose(t.layout, self.order, linear_shape(t.shape))
         return (Tensor(tuple(t.shape[i] for i in self.order), t.element, layout),)
 
 
