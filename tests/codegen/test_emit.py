@@ -36,7 +36,8 @@ def test_float_literals_round_as_numpy_does(elem: str) -> None:
 
 
 def test_integer_literals() -> None:
-    assert literal(200, "i8") == "-56" and literal(-1, "i32") == "-1" and literal(True, "i1") == "true"
+    assert literal(200, "i8") == "-56" and literal(-1, "i32") == "-1"
+    assert literal(True, "i1") == "true"
     assert literal_bits("-56", "i8") == 200 and literal_bits("%v3", "i8") is None
 
 

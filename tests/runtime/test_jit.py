@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import ml_dtypes
@@ -362,6 +364,8 @@ def test_views_and_scalars_of_torch():
     scalar = torch.tensor(3.0)
     from_text("@tilec.jit\ndef k(p):\n    tl.store(p, tl.load(p) + 1)\n")[1](scalar)
     assert scalar.item() == 4.0
+    with pytest.raises(LaunchError, match="argument `x_ptr`: it is on the device meta"):
+        add[1](torch.zeros(3, device="meta"), whole, whole, 3, BLOCK=4)
     k = add.warmup(torch.float32, torch.float32, torch.float32, 100, BLOCK=64, grid=(1,))
     assert str(k.signature["x_ptr"]) == "*fp32:16"
 
@@ -523,6 +527,14 @@ def test_damaged_entries_are_compiled_again(tmp_path):
     assert processes.run()[0] == 0
 
 
+def test_a_kernel_from_the_disk_cache_dumps_too(tmp_path):
+    processes = Processes(tmp_path)
+    assert processes.run()[0] == 1
+    out, err = processes.start(env={"TILEC_DUMP": "coalesce,ptx"}).communicate(timeout=60)
+    assert err.count("// -----") == 2 and "after" not in err
+    assert ".visible .entry k(" in err and out.count("link\n") == 1
+
+
 def test_two_processes_at_once(tmp_path):
     processes = Processes(tmp_path)
     (tmp_path / "kernels.py").write_text(MODULE.format(C=2, N=3, add=4))
@@ -547,6 +559,23 @@ def test_warmup(monkeypatch):
     Memory(monkeypatch)
     monkeypatch.setattr(device, "target_of", lambda index: "sm_89")
     assert add.warmup(x, y, out, 5, BLOCK=64).target.name == "sm_89"
+
+
+def test_warmup_follows_the_flags(capsys):
+    for dump, count in (("tile", 1), ("", 0), ("gpu", 1)):
+        with knobs.scope(dump=dump):
+            add.warmup(np.float32, np.float32, np.float32, 5, BLOCK=32)
+        assert capsys.readouterr().err.count("-----\n") == count
+
+
+def test_plans_keep_no_arguments():
+    kernel = from_text("@tilec.jit\ndef k(p):\n    pass\n")
+    p = np.zeros(4, np.float32)
+    kernel[1](p)
+    alive = weakref.ref(p)
+    del p
+    gc.collect()
+    assert alive() is None
 
 
 def test_readers_are_plain_python():

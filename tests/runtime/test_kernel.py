@@ -104,6 +104,8 @@ def test_runs_of_a_kernel_with_baked_arguments():
         made.run((p, 2, (2, 1), None), 1)
     with pytest.raises(LaunchError, match="argument `pair` is 3, expected 2 values"):
         made.run((p, 3), 1)
+    with pytest.raises(LaunchError, match="was compiled for none = None, not array"):
+        made.run((p, 1, (2, 1), p), 1)
 
 
 ERRORS = {
@@ -205,6 +207,24 @@ def test_compile_defaults(monkeypatch):
                                      "factor": tl.float32}, {"N": tl.constexpr(64)}, num_warps=1)
     assert made.target.name == "sm_80" and ".reqntid 32" in made.asm["ptx"]
     assert "tensor<64xf32>" in made.asm["tile"]
+
+
+def test_compile_takes_numpy_values():
+    kernel = from_text("@tilec.jit\ndef k(p, N: tl.constexpr, D: tl.constexpr):\n"
+                       "    tl.store(p + tl.arange(0, N), tl.zeros((N,), D))\n")
+    made = tilec.compile(kernel, {"p": "*fp16"},
+                         {"N": np.int64(16), "D": np.float16}, num_warps=np.int32(1))
+    assert made.constexprs == {"N": 16, "D": tl.float16} and made.num_warps == 1
+    again = tilec.compile(kernel, {"p": "*fp16"}, {"N": 16, "D": tl.float16}, num_warps=1)
+    assert again.hash == made.hash and "tensor<16xf16>" in made.asm["tile"]
+
+
+def test_constants_without_a_lasting_text():
+    kernel = from_text("@tilec.jit\ndef k(p, N: tl.constexpr):\n    pass\n")
+    for value in (object(), lambda x: x, (1, object())):
+        with pytest.raises(LaunchError, match="has no lasting text") as caught:
+            kernel[1](np.zeros(1), value)
+        assert caught.value.loc == kernel.def_location
 
 
 def test_compile_marks_divisibility():

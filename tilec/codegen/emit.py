@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from math import copysign
 from typing import NamedTuple
 
 from tilec.errors import Location
@@ -71,9 +72,15 @@ def memory_bytes(t: Element) -> int:
     return t.bytes if isinstance(t, Scalar) else 8
 
 
-@lru_cache(maxsize=4096)
 def literal(value: int | float | bool, elem: str) -> str:
     """The text of a scalar constant. A float is rounded to `elem` to nearest even."""
+    # The two zeros are one key of a cache.
+    negative_zero = value == 0 and isinstance(value, float) and copysign(1.0, value) < 0
+    return _literal("-0.0" if negative_zero else value, elem)
+
+
+@lru_cache(maxsize=4096)
+def _literal(value: int | float | bool | str, elem: str) -> str:
     if elem in ("float", "double"):
         if elem == "float":
             value = _to_f32(float(value))

@@ -24,16 +24,12 @@ def _reduce(cg: CodeGen, op: ops.Reduce) -> None:
     plan = reduce_plan(src, op.axis)
     values, combine = _prepared(cg, op)
     values = _in_thread(cg, values, plan.members, combine)
-    dbg = cg.e.dbg
     redux = _redux_name(cg, op, plan)
     if redux is not None:
         values = [cg.e.per_lane(lambda v: cg.e.call(redux, "i32", 0, (
             v, cg.e.const(ALL_LANES, "i32"))), values[0])]
     else:
-        for bit in plan.lanes:
-            other = [butterfly(cg.e, v, 1 << bit) for v in values]
-            values = combine(values, other)
-            cg.e.dbg = dbg
+        values = _by_shuffles(cg, values, plan.lanes, combine)
     if plan.warps:
         values = _across_warps(cg, op, plan, values, combine)
     for result, value in zip(op.results, values, strict=False):
@@ -77,25 +73,41 @@ def _live(cg: CodeGen, value: Value) -> Reg:
     return cg.e.build(lanes)
 
 
+# Partial results that a thread keeps side by side: enough to hide the latency of an op, and few,
+# so that a reduction does not hold its whole operand in registers.
+WIDTH = 8
+
+
 def _in_thread(cg: CodeGen, values: Sequence[Reg], members: Sequence[Sequence[int]],
                combine: Combine) -> list[Reg]:
-    """Registers members[i] of every value combined into lane i, in halves of the vector."""
+    """Registers members[i] of every value combined into lane i: chunk after chunk into WIDTH
+    running results, which are then halved."""
     e, rows, count = cg.e, len(members), len(members[0])
     order = [m[j] for j in range(count) for m in members]
-    out = [e.gather(v, order) for v in values]
+    flat = [e.gather(v, order) for v in values]
     dbg = e.dbg
-    while count > 1:
-        half = count // 2
-        cut = half * rows
-        low = [e.gather(v, range(cut)) for v in out]
-        high = [e.gather(v, range(cut, 2 * cut)) for v in out]
-        rest = [e.gather(v, range(2 * cut, count * rows)) for v in out] if count % 2 else None
-        out = combine(low, high)
+
+    def part(of: Sequence[Reg], start: int, stop: int) -> list[Reg]:
+        return [e.gather(v, range(start * rows, stop * rows)) for v in of]
+
+    def into(a: list[Reg], b: list[Reg], n: int, m: int) -> list[Reg]:
+        """The m members of b combined into the first of the n of a."""
+        out = combine(part(a, 0, m), b)
         e.dbg = dbg
-        if rest is not None:
-            out = [e.concat([v, r]) for v, r in zip(out, rest, strict=True)]
-        count -= half
-    return list(out)
+        rest = part(a, m, n) if m < n else None
+        return out if rest is None else \
+            [e.concat([v, r]) for v, r in zip(out, rest, strict=True)]
+
+    width = max(1, min(count, WIDTH // rows))
+    out = part(flat, 0, width)
+    for start in range(width, count, width):
+        stop = min(start + width, count)
+        out = into(out, part(flat, start, stop), width, stop - start)
+    while width > 1:
+        half = width // 2
+        out = into(part(out, 0, width - half), part(out, width - half, width), width - half, half)
+        width -= half
+    return out
 
 
 _REDUX: dict[type[Op], str] = {
@@ -145,6 +157,11 @@ def _across_warps(cg: CodeGen, op: ops.Reduce, plan: ReducePlan, values: Sequenc
         e.jump(done)
         e.start(done)
     cg.barrier()
+    # Each thread loads a few partial results, others of its warp the rest, which meet by shuffles.
+    helpers = plan.lanes[:max(0, len(plan.warps) - LOADED.bit_length() + 1)]
+    share = count >> len(helpers)
+    for k, bit in enumerate(helpers):
+        place[bit] = share << k
     loaded = []
     thread = cg.thread_bits(place)
     for (elem, size, base), value in zip(bases, values, strict=True):
@@ -152,12 +169,25 @@ def _across_warps(cg: CodeGen, op: ops.Reduce, plan: ReducePlan, values: Sequenc
         parts = []
         for start in plan.places:
             source = cg.shift(pointer, start * count * size)
-            align = min(16, count * size)
-            parts.append(e.new(f"load <{count} x {elem}>, {source.type} {source.ref}, "
-                               f"align {align}", elem, count))
+            parts.append(e.new(f"load <{share} x {elem}>, {source.type} {source.ref}, "
+                               f"align {min(16, share * size)}", elem, share))
         joined = e.concat(parts)
         loaded.append(e.compare("ne", joined, e.const(0, "i8", joined.n))
                       if value.elem == "i1" else joined)
     rows = len(plan.places)
-    members = [[i * count + w for w in range(count)] for i in range(rows)]
-    return _in_thread(cg, loaded, members, combine)
+    members = [[i * share + w for w in range(share)] for i in range(rows)]
+    return _by_shuffles(cg, _in_thread(cg, loaded, members, combine), helpers, combine)
+
+
+# Partial results of warps that one thread loads.
+LOADED = 4
+
+
+def _by_shuffles(cg: CodeGen, values: list[Reg], lanes: Sequence[int], combine: Combine
+                 ) -> list[Reg]:
+    """Values combined over lanes that differ in these index bits."""
+    dbg = cg.e.dbg
+    for bit in lanes:
+        values = combine(values, [butterfly(cg.e, v, 1 << bit) for v in values])
+        cg.e.dbg = dbg
+    return values

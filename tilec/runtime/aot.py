@@ -12,6 +12,7 @@ from tilec.errors import CompilationError, did_you_mean
 from tilec.frontend.function import MISSING, Function
 from tilec.frontend.signature import parse_signature
 from tilec.language.values import unwrap
+from tilec.runtime.arguments import as_plain, constant, constexpr_handler
 from tilec.runtime.kernel import CompiledKernel
 from tilec.target import DEFAULT, Target
 
@@ -26,7 +27,7 @@ def compile(fn: Function, signature: Mapping[str, Any], constexprs: Mapping[str,
     """
     if not isinstance(fn, Function):
         raise CompilationError(f"tilec.compile needs a @tilec.jit function, found {fn!r}")
-    values = {k: unwrap(v) for k, v in (constexprs or {}).items()}
+    values = {k: constant(constexpr_handler(v)[0]) for k, v in (constexprs or {}).items()}
     specs = parse_signature(fn, signature)
     names = [p.name for p in fn.params]
     for name in values:
@@ -53,7 +54,7 @@ def compile(fn: Function, signature: Mapping[str, Any], constexprs: Mapping[str,
         if name not in Options.__dataclass_fields__:
             raise CompilationError(f"tilec.compile has no option `{name}`", None,
                                    did_you_mean(name, Options.__dataclass_fields__))
-    kernel = CompiledKernel(fn, specs, values, target, Options(**options))
+    kernel = CompiledKernel(fn, specs, values, target, Options(**{k: as_plain(v) for k, v in options.items()}))
     kernel.announce()
     kernel.lower("cubin" if available() else "ptx")
     return kernel

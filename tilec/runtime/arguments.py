@@ -154,6 +154,8 @@ def _ndarray(value: Any) -> tuple[Key, Any]:
 
 def torch_handler(value: Any) -> tuple[Key, Any]:
     """A tensor of torch, on the CPU or a GPU."""
+    if value.device.type not in ("cpu", "cuda"):
+        raise LaunchError(f"it is on the device {value.device}, expected the CPU or CUDA")
     address = value.data_ptr()
     device = value.get_device()
     short = _SHORT.get(value.dtype) or short_name(value.dtype)

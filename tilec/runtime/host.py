@@ -14,7 +14,15 @@ from tilec.errors import LaunchError, SimulatorError, did_you_mean
 from tilec.frontend.signature import ArgSpec, Spec
 from tilec.language import dtypes as dt
 from tilec.runtime import device, dlpack
-from tilec.runtime.arguments import Const, Key, as_plain, handler_of, leaves, place_of, short_name
+from tilec.runtime.arguments import (
+    Const,
+    Key,
+    constexpr_handler,
+    handler_of,
+    leaves,
+    place_of,
+    short_name,
+)
 
 if TYPE_CHECKING:
     from tilec.runtime.kernel import CompiledKernel
@@ -60,7 +68,7 @@ def order_arguments(kernel: CompiledKernel, args: Sequence[Any] | Mapping[str, A
             raise LaunchError(f"`{kernel.name}` has no parameter `{name}`", None,
                               did_you_mean(name, names) or f"it has {', '.join(names)}")
     for name, compiled in kernel.constexprs.items():
-        if name in args and as_plain(args[name]) != compiled:
+        if name in args and not _same(args[name], compiled):
             raise LaunchError(f"`{kernel.name}` was compiled for {name} = {compiled!r}, not "
                               f"{args[name]!r}", None, "compile it for these arguments")
     missing = [n for n in runtime if n not in args]
@@ -70,6 +78,13 @@ def order_arguments(kernel: CompiledKernel, args: Sequence[Any] | Mapping[str, A
     for name, spec in kernel.signature.items():
         _flatten(spec, args[name], name, out)
     return out
+
+
+def _same(given: Any, compiled: Any) -> bool:
+    try:
+        return bool(constexpr_handler(given)[0] == constexpr_handler(compiled)[0])
+    except LaunchError:  # an array, or whatever else cannot be a constant
+        return False
 
 
 def _flatten(spec: Spec, value: Any, name: str, out: list[Any]) -> None:

@@ -294,7 +294,9 @@ class JITFunction(Function):
         found = [place_of(leaf) for key in keys for leaf in leaves(key)]
         where = next((p for p in found if isinstance(p, int)), None)
         chosen = self.default_options | {name: given[i] for name, i in options.items()}
-        kernel = self._kernel(keys, self._target(where, chosen), chosen)
+        flags = knobs.snapshot_key()
+        kernel = self._kernel(keys, self._target(where, chosen), chosen,
+                              self._numbered(flags)[1] if flags else 0)
         kernel.lower("cubin" if available() else "ptx")
         return kernel
 

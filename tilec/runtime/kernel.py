@@ -75,9 +75,12 @@ class CompiledKernel:
         self.options = options
         self.name = fn.name
         self.num_warps, self.num_stages = options.num_warps, options.num_stages
-        self.hash = kernel_hash(
-            fn.source_key(), [(k, stable(s)) for k, s in signature.items()],
-            [(k, stable(v)) for k, v in sorted(constexprs.items())], target.name, options)
+        try:
+            texts = [(k, stable(v)) for k, v in (*signature.items(), *sorted(constexprs.items()))]
+        except LaunchError as e:
+            e.loc = fn.def_location
+            raise
+        self.hash = kernel_hash(fn.source_key(), texts, target.name, options)
         self.asm = Asm(self)
         self._upper: Compiled | None = None
         self._lower: Compiled | None = None
@@ -256,7 +259,8 @@ def param_types(specs: Iterable[Spec | constexpr]) -> list[str]:
 
 
 def stable(value: Any) -> str:
-    """A text of a constant or a type that is the same in every process."""
+    """A text of a constant or a type that is the same in every process; LaunchError if it has
+    none."""
     if isinstance(value, ArgSpec):
         return str(value)
     if isinstance(value, constexpr):
@@ -267,6 +271,6 @@ def stable(value: Any) -> str:
         return "(" + ",".join(map(stable, value)) + ")"
     text = repr(value)
     if " at 0x" in text:
-        raise TilecError(f"a constexpr is {text}, which has no lasting text", None,
-                         "give a number, string, tuple, dtype or jit function")
+        raise LaunchError(f"a constexpr is {text}, which has no lasting text", None,
+                          "give a number, string, tuple, dtype or jit function")
     return f"{type(value).__name__}:{text}"
