@@ -21,11 +21,13 @@ from benchmarks import common
 SOFTMAX_SHAPES = ((65536, 1024), (16384, 4096), (8192, 8192), (4096, 32768))
 RMS_SHAPES = ((32768, 2048), (16384, 4096), (8192, 8192))
 ADD_SIZE = 1 << 28
-WARPS = (4, 8, 16, 32)
+WARPS = (1, 2, 4, 8, 16, 32)
+# (warps, most registers a thread) of the softmax that reads its row again.
+RELOADING = ((16, 0), (16, 64), (32, 0), (32, 32))
 # (columns at a time, warps) of the softmax in two passes, for rows too long for registers.
-ONLINE = ((2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 8), (8192, 16))
+ONLINE = ((4096, 8), (8192, 8), (8192, 16))
 LONG_ROW = 16384
-PEERS = ("torch", "torch.compile", "Triton", "Triton, two passes")
+PEERS = ("torch", "torch.compile", "Triton", "Triton, reloading", "Triton, two passes")
 ROTATE_BYTES = 512 << 20  # argument sets rotate through this much: far more than the L2 holds
 COPY_BYTES = 1 << 31
 
@@ -96,6 +98,15 @@ def add_case(torch: Any, n: int) -> Case:
     return case
 
 
+def warps_for(cols: int) -> tuple[int, ...]:
+    """Numbers of warps that leave a thread between 8 and 128 columns."""
+    return tuple(w for w in WARPS if 8 <= cols // (32 * w) <= 128)
+
+
+def named(warps: int, maxnreg: int) -> str:
+    return f"{warps} warps" + (f", {maxnreg} registers" if maxnreg else "")
+
+
 def close_to(torch: Any, expected: Any) -> Callable[[Any], bool]:
     """Whether bf16 values are the rounded `expected`, give or take one rounding."""
     def verify(got: Any) -> bool:
@@ -112,10 +123,10 @@ def softmax_case(torch: Any, rows: int, cols: int) -> Case:
     case = Case(f"softmax bf16 {rows}x{cols}", traffic, lambda: args[0][1].fill_(math.nan),
                 close_to(torch, torch.softmax(args[0][0].float(), -1)))
 
-    def one_pass(warps: int, reload: bool = False) -> Launch:
+    def one_pass(warps: int, reload: bool = False, maxnreg: int = 0) -> Launch:
         def launch(i: int) -> Any:
             x, out = args[i % len(args)]
-            example.softmax(x, out, warps, reload)
+            example.softmax(x, out, warps, reload, maxnreg)
             return out
         return launch
 
@@ -126,11 +137,11 @@ def softmax_case(torch: Any, rows: int, cols: int) -> Case:
             return out
         return launch
 
-    def triton_one_pass(warps: int, reload: bool = False) -> Launch:
+    def triton_one_pass(warps: int, reload: bool = False, maxnreg: int = 0) -> Launch:
         def launch(i: int) -> Any:
             x, out = args[i % len(args)]
             twin.softmax_kernel[(rows,)](x, out, cols, cols, cols, BLOCK=cols, EVEN=True,
-                                         RELOAD=reload, num_warps=warps)
+                                         RELOAD=reload, num_warps=warps, maxnreg=maxnreg or None)
             return out
         return launch
 
@@ -142,16 +153,16 @@ def softmax_case(torch: Any, rows: int, cols: int) -> Case:
             return out
         return launch
 
-    long_options, reloading = (ONLINE, WARPS[1:]) if cols >= LONG_ROW else ((), ())
-    case.run["tilec"] = {f"{w} warps": one_pass(w) for w in WARPS}
-    case.run["tilec"] |= {f"reloading, {w} warps": one_pass(w, True) for w in reloading}
+    long_options, reloading = (ONLINE, RELOADING) if cols >= LONG_ROW else ((), ())
+    case.run["tilec"] = {f"{w} warps": one_pass(w) for w in warps_for(cols)}
+    case.run["tilec"] |= {f"reloading, {named(w, r)}": one_pass(w, True, r) for w, r in reloading}
     case.run["tilec"] |= {f"two passes, block {b}, {w} warps": online(b, w)
                           for b, w in long_options}
     if twin is not None:
-        case.run["Triton"] = {f"{w} warps": triton_one_pass(w) for w in WARPS}
-        case.run["Triton"] |= {f"reloading, {w} warps": triton_one_pass(w, True)
-                               for w in reloading}
+        case.run["Triton"] = {f"{w} warps": triton_one_pass(w) for w in warps_for(cols)}
         if long_options:
+            case.run["Triton, reloading"] = {named(w, r): triton_one_pass(w, True, r)
+                                             for w, r in reloading}
             case.run["Triton, two passes"] = {f"block {b}, {w} warps": triton_online(b, w)
                                               for b, w in long_options}
     case.run["torch"] = {"": lambda i: torch.softmax(args[i % len(args)][0], -1)}
@@ -172,24 +183,26 @@ def rms_case(torch: Any, rows: int, cols: int) -> Case:
     case = Case(f"rmsnorm bf16 {rows}x{cols}", traffic, lambda: args[0][1].fill_(math.nan),
                 close_to(torch, norm(args[0][0].float(), (cols,), w.float(), eps)))
 
-    def ours(warps: int) -> Launch:
+    def ours(warps: int, late: bool) -> Launch:
         def launch(i: int) -> Any:
             x, out = args[i % len(args)]
-            example.rms_norm(x, w, out, rstd, eps, num_warps=warps)
+            example.rms_norm(x, w, out, rstd, eps, warps, late)
             return out
         return launch
 
-    def theirs(warps: int) -> Launch:
+    def theirs(warps: int, late: bool) -> Launch:
         def launch(i: int) -> Any:
             x, out = args[i % len(args)]
             twin.rms_norm_kernel[(rows,)](x, w, out, rstd, cols, eps, BLOCK=cols, EVEN=True,
-                                          num_warps=warps)
+                                          LATE=late, num_warps=warps)
             return out
         return launch
 
-    case.run["tilec"] = {f"{n} warps": ours(n) for n in WARPS}
+    options = {f"{n} warps" + ", late weights" * late: (n, late)
+               for n in warps_for(cols) for late in (False, True)}
+    case.run["tilec"] = {name: ours(*option) for name, option in options.items()}
     if twin is not None:
-        case.run["Triton"] = {f"{n} warps": theirs(n) for n in WARPS}
+        case.run["Triton"] = {name: theirs(*option) for name, option in options.items()}
     case.run["torch"] = {"": lambda i: norm(args[i % len(args)][0], (cols,), w, eps)}
     case.run["torch.compile"] = {"": compiled_by_torch(
         torch, lambda x: norm(x, (cols,), w, eps), [a[:1] for a in args])}

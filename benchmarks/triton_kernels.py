@@ -91,16 +91,20 @@ def layer_norm_kernel(x_ptr, w_ptr, b_ptr, out_ptr, mean_ptr, rstd_ptr, n_cols, 
 
 @triton.jit
 def rms_norm_kernel(x_ptr, w_ptr, out_ptr, rstd_ptr, n_cols, eps, BLOCK: tl.constexpr,
-                    EVEN: tl.constexpr):
+                    EVEN: tl.constexpr, LATE: tl.constexpr = False):
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     if EVEN:
         x = tl.load(x_ptr + row * n_cols + cols).to(tl.float32)
-        w = tl.load(w_ptr + cols).to(tl.float32)
     else:
         x = tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
-        w = tl.load(w_ptr + cols, mask=cols < n_cols).to(tl.float32)
     rstd = tl.rsqrt(tl.sum(x * x, 0) / n_cols + eps)
+    if LATE:
+        tl.debug_barrier()
+    if EVEN:
+        w = tl.load(w_ptr + cols).to(tl.float32)
+    else:
+        w = tl.load(w_ptr + cols, mask=cols < n_cols).to(tl.float32)
     y = x * rstd * w
     if EVEN:
         tl.store(out_ptr + row * n_cols + cols, y)

@@ -82,16 +82,18 @@ def online_softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, n_cols, BLOCK: t
         tl.store(out_row + at, tl.exp(x - row_top) * scale, mask=at < n_cols)
 
 
-def softmax(x: Any, out: Any, num_warps: int | None = None, reload: bool = False) -> Any:
+def softmax(x: Any, out: Any, num_warps: int | None = None, reload: bool = False,
+            maxnreg: int = 0) -> Any:
     """out = softmax of each row of x, one pass; returns the compiled kernel.
 
-    x, out: (rows, columns), columns contiguous. reload: see the kernel.
+    x, out: (rows, columns), columns contiguous. reload: see the kernel. maxnreg: most registers
+    a thread, so that two programs of many warps fit an SM; 0 for no limit.
     """
     rows, cols = x.shape
     block = tilec.next_power_of_2(cols)
     warps = num_warps or min(32, max(1, block // 1024))
     return softmax_kernel[(rows,)](x, out, cols, cols, cols, BLOCK=block, EVEN=block == cols,
-                                   RELOAD=reload, num_warps=warps)
+                                   RELOAD=reload, num_warps=warps, maxnreg=maxnreg)
 
 
 def online_softmax(x: Any, out: Any, block: int = 4096, num_warps: int = 8) -> Any:

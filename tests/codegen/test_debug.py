@@ -5,6 +5,7 @@ import pytest
 
 from tests.codegen.kernels import FLAT, compiled, launch, pointers
 from tilec import sim
+from tilec.codegen.cubin import link
 from tilec.codegen.llvm import emit_ptx
 from tilec.codegen.lower import symbol, to_llir
 from tilec.errors import CompilationError
@@ -22,6 +23,8 @@ def test_assert_names_the_message_and_stops() -> None:
         f"%w = tile.add(%v, %v) : {kind}", "tile.store(%xp, %w)"])
     x = np.ones(100, np.int32)
     launch("%x: ptr<i32>", body, [x])
+    llir, _, ptx = compiled("%x: ptr<i32>", body, 2, "sm_90a")
+    assert link(ptx, Target.parse("sm_90a"), name=llir.name).n_spills == 0
     assert (x == 2).all()
     x[99] = 0
     with pytest.raises(sim.SimError, match='100% "positive"'):

@@ -6,7 +6,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.codegen.kernels import DTYPES, FLAT, blocked, compiled, launch, pointers, samples
+from tests.codegen.kernels import (
+    DTYPES,
+    FLAT,
+    TARGETS,
+    blocked,
+    compiled,
+    launch,
+    pointers,
+    samples,
+)
+from tilec.codegen.cubin import link
+from tilec.target import Target
 
 WIDE = blocked([16], [32], [2], [0])
 
@@ -103,6 +114,23 @@ def test_modifiers(load: str, store: str, want_load: str, want_store: str, mask:
     np.testing.assert_array_equal(out.view(np.uint32), x.view(np.uint32))
     _, _, ptx = compiled(params, body, 2, "sm_90a")
     assert want_load in ptx and want_store in ptx
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["i8", "bf16", "f32", "f64"])
+def test_ptxas_accepts_all_modifiers(dtype: str, target: str) -> None:
+    lines, number = [], 0
+    for load, store, _, _ in MODIFIERS:
+        for mask in ("", "n"):
+            number += 1
+            body = copy_body(dtype, 64, blocked([1], [32], [2], [0]), mask, "", load, store)
+            wide = copy_body(dtype, 512, WIDE, mask, "", load, store)
+            lines += [re.sub(r"%(?!x\b|o\b|n\b)(\w+)", rf"%\1_{number}{k}", text)
+                      for k, text in (("a", body), ("b", wide))]
+    params = (f"%x: ptr<{dtype}> {{divisibility = 16}}, %o: ptr<{dtype}> {{divisibility = 16}}, "
+              "%n: i32 {divisibility = 16}")
+    llir, _, ptx = compiled(params, "\n".join(lines), 2, target)
+    assert link(ptx, Target.parse(target), name=llir.name).cubin
 
 
 def test_copies_are_stored_once() -> None:

@@ -29,6 +29,7 @@ from tests.runtime.support import (
 from tilec import knobs
 from tilec.errors import CompilationError, LaunchError, TilecError
 from tilec.runtime import device, host, jit
+from tilec.runtime.arguments import leaves
 from tilec.runtime.kernel import CompiledKernel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -576,6 +577,34 @@ def test_plans_keep_no_arguments():
     del p
     gc.collect()
     assert alive() is None
+
+
+VALUES = [0, 1, 2, -1, 15, 16, 17, 2**31 - 1, 2**31, 2**31 + 1, -(2**31), -(2**31) - 1, 2**40,
+          2**63, 2**64 - 1, True, False, None, 0.0, -0.0, 1.0, float("nan"), (), (1,), (2, 1.0),
+          (16,), (True,), np.int8(1), np.float32(1), np.arange(9, dtype=np.int32),
+          np.arange(9, dtype=np.float32), np.arange(33, dtype=np.int8)[1:], tl.constexpr(1), add,
+          tl.float32, "relu", CudaArray(np.zeros(2), 64), CudaArray(np.zeros(2), 72)]
+
+
+@pytest.mark.parametrize("declaration", ["v", "v: tl.constexpr", "v: tl.int64", "v=16"])
+def test_plans_tell_apart_what_the_table_tells_apart(declaration):
+    kernel = from_text(f"@tilec.jit\ndef k({declaration}):\n    pass\n")
+    seen = {}
+    for value in VALUES:
+        try:
+            plan = kernel._plan((value,), {})
+        except LaunchError:
+            continue
+        read, values = plan.read(value)
+        (key,), _ = plan.keys((value,))
+        whole = type(value), read
+        assert seen.setdefault(whole, key) == key
+        assert isinstance(values, tuple) and len(values) == len(
+            [] if declaration.endswith("constexpr") else leaves(key))
+    assert len(set(seen.values())) > (2 if "int64" in declaration else 15)
+    if declaration == "v=16":
+        plan = kernel._plan((), {})
+        assert plan.read() == ((True,), (16,))
 
 
 def test_readers_are_plain_python():

@@ -154,21 +154,22 @@ def _address(pointer: Reg, offset: int, position: int) -> str:
 
 
 def _modifiers(cg: CodeGen, op: Any) -> tuple[str, Reg | None]:
-    """The dotted modifiers of a load or store, and an L2 policy."""
-    text = ".volatile.global" if getattr(op, "volatile", False) else ".global"
-    if text.startswith(".v") or op.eviction in ("", "evict_normal"):
-        return text + (op.cache if text == ".global" else ""), None
-    if op.cache:
-        return text + op.cache, None
+    """The dotted modifiers of a load or store, and an L2 policy.
+
+    A cache operator and an eviction priority exclude each other; the operator wins. Where the PTX
+    version has no priorities, they are left off: they are hints.
+    """
+    if getattr(op, "volatile", False):
+        return ".volatile.global", None
     name = op.eviction
+    if op.cache or name in ("", "evict_normal") or cg.target.ptx_version < 74 or cg.target.sm < 80:
+        return ".global" + op.cache, None
 
     def policy() -> Reg:
         return cg.e.asm(f"createpolicy.fractional.L2::{name}.b64 $0, 0f3F800000;", "=l", (),
                         ("i64",), effects=False)[0]
 
-    if cg.target.sm < 80:
-        return f"{text}.L1::{name}", None
-    return f"{text}.L1::{name}.L2::cache_hint", cg.e.once(("policy", name), policy)
+    return f".global.L1::{name}.L2::cache_hint", cg.e.once(("policy", name), policy)
 
 
 def load_piece(cg: CodeGen, op: Any, pointer: Reg, offset: int, elem: str, width: int,

@@ -54,7 +54,8 @@ def compile(fn: Function, signature: Mapping[str, Any], constexprs: Mapping[str,
         if name not in Options.__dataclass_fields__:
             raise CompilationError(f"tilec.compile has no option `{name}`", None,
                                    did_you_mean(name, Options.__dataclass_fields__))
-    kernel = CompiledKernel(fn, specs, values, target, Options(**{k: as_plain(v) for k, v in options.items()}))
+    chosen = Options(**{k: as_plain(v) for k, v in options.items()})
+    kernel = CompiledKernel(fn, specs, values, target, chosen)
     kernel.announce()
     kernel.lower("cubin" if available() else "ptx")
     return kernel
