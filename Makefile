@@ -15,7 +15,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test test-full test-gpu check bench clean
 
 demo: $(STAMP)
-	TILEC_DUMP=tile,gpu,lowered,llir,ptx $(BIN)/python examples/01_vector_add.py
+	TILEC_DUMP=tile,gpu,lowered,llir,ptx $(BIN)/python examples/01_vector_add.py float32
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(JOBS)

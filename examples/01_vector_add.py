@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import support
 
 import tilec
 import tilec.language as tl
+
+TOLERANCE = {"float32": 1e-7, "bfloat16": 2**-8, "int32": 0}
 
 
 @tilec.jit
@@ -25,15 +29,15 @@ def add(x: Any, y: Any, out: Any, block: int = 1024, num_warps: int = 4) -> Any:
     return add_kernel[(tilec.cdiv(n, block),)](x, y, out, n, BLOCK=block, num_warps=num_warps)
 
 
-def main(n: int = 5000) -> None:
-    for dtype, tolerance in (("float32", 1e-7), ("bfloat16", 2**-8), ("int32", 0)):
+def main(n: int = 5000, dtypes: Sequence[str] = tuple(TOLERANCE)) -> None:
+    for dtype in dtypes:
         x = support.array(support.normal(0, n) * 10, dtype)
         y = support.array(support.normal(1, n) * 10, dtype)
         out = support.poisoned(n, dtype)
         add(x, y, out)
         support.check(f"add of {n} {dtype} values, {support.place()}", out,
-                      support.host(x) + support.host(y), tolerance)
+                      support.host(x) + support.host(y), TOLERANCE[dtype])
 
 
 if __name__ == "__main__":
-    main()
+    main(dtypes=sys.argv[1:] or tuple(TOLERANCE))

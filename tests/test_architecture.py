@@ -33,14 +33,14 @@ MAY_IMPORT = {
     "errors": set(), "knobs": BASE, "target": BASE, "sim": BASE, "ir": BASE, "eval": IR,
     "interp": EVAL, "passes": EVAL, "codegen": EVAL, "frontend": EVAL | {"language"},
     "language": EVAL | {"frontend"}, "compiler": COMPILER, "instruments": COMPILER,
-    "runtime": RUNTIME, "tools": RUNTIME | {"tools"},
+    "runtime": RUNTIME, "testing": RUNTIME, "tools": RUNTIME | {"tools"},
 }
 HEAVY = ("numpy", "llvmlite", "lark", "cuda", "ml_dtypes", "torch")
 
 # Ops that a table of rules leaves out, and why.
 ENDS = {"Yield", "Condition"}  # the op around them reads them
 MACHINE = {  # memory, control flow and the grid are the interpreter's, which has rules for them
-    "AllocShared", "Assert", "Assume", "AtomicRmw", "Barrier", "Breakpoint", "For", "If", "Load",
+    "AllocShared", "Assert", "Assume", "AsyncCommit", "AsyncCopy", "AsyncWait", "AtomicRmw", "Barrier", "Breakpoint", "For", "If", "Load", "MemdescIndex", "MemdescTrans",
     "NumPrograms", "Print", "ProgramId", "Reduce", "SharedLoad", "SharedStore", "Store", "While",
 }
 EXEMPT = {

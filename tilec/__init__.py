@@ -18,13 +18,15 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "CompiledKernel": ("tilec.runtime.kernel", "CompiledKernel"),
     "cdiv": ("tilec.runtime.aot", "cdiv"),
     "next_power_of_2": ("tilec.runtime.aot", "next_power_of_2"),
+    **{name: ("tilec.runtime.tuner", name) for name in ("autotune", "Config")},
+    "heuristics": ("tilec.runtime.heuristics", "heuristics"),
     **{name: ("tilec.errors", name) for name in (
         "TilecError", "CompilationError", "CompileTimeAssertionError", "IRError",
         "OutOfResources", "InterpreterError", "SimulatorError", "LaunchError", "DriverError",
         "ToolError", "InternalError")},
     **{name: (f"tilec.{name}", None) for name in (
         "language", "knobs", "interp", "sim", "ir", "passes", "errors", "target", "runtime",
-        "compiler", "tools")},
+        "compiler", "tools", "testing")},
 }
 __all__ = list(_LAZY)
 
@@ -49,11 +51,15 @@ if TYPE_CHECKING:
     from tilec import knobs as knobs
     from tilec import language as language
     from tilec import sim as sim
+    from tilec import testing as testing
     from tilec.errors import CompilationError as CompilationError
     from tilec.errors import OutOfResources as OutOfResources
     from tilec.runtime.aot import cdiv as cdiv
     from tilec.runtime.aot import compile as compile
     from tilec.runtime.aot import next_power_of_2 as next_power_of_2
+    from tilec.runtime.heuristics import heuristics as heuristics
     from tilec.runtime.jit import JITFunction as JITFunction
     from tilec.runtime.jit import jit as jit
     from tilec.runtime.kernel import CompiledKernel as CompiledKernel
+    from tilec.runtime.tuner import Config as Config
+    from tilec.runtime.tuner import autotune as autotune

@@ -10,6 +10,7 @@ import hashlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from tilec.codegen.cubin import LinkResult, link
 from tilec.codegen.llvm import emit_ptx
 from tilec.codegen.lower import LLIR, symbol, to_llir
+from tilec.codegen.resources import check_resources
 from tilec.errors import (
     CompilationError,
     InternalError,
@@ -28,7 +30,9 @@ from tilec.errors import (
 from tilec.ir.core import Module
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
+from tilec.ir.remarks import remark
 from tilec.ir.verifier import verify
+from tilec.passes.accelerate_matmul import AccelerateMatmul
 from tilec.passes.allocate_shared import AllocateShared
 from tilec.passes.assign_layouts import AssignLayouts
 from tilec.passes.base import Pass
@@ -67,13 +71,14 @@ PIPELINE: tuple[Step, ...] = (
     Step("tile", Dce(), "last at this level: layouts are worked out for what is left"),
     Step("gpu", AssignLayouts(), "tile to gpu; every tile gets some layout"),
     Step("gpu", Coalesce(), "memory accesses get the layouts that the hardware wants"),
+    Step("gpu", AccelerateMatmul(), "before layouts flow: those of a dot count more than a load's"),
     Step("gpu", RemoveLayoutConversions(), "lets the accesses' layouts flow to everything else"),
     Step("gpu", Cse(), "rematerialisation leaves equal copies"),
+    Step("gpu", Licm(), "a dot's operand that the loop does not change is converted before it"),
     Step("gpu", Reorder(), "loads first, once their addresses are settled"),
     Step("gpu", Dce(), "drops what only conversions used"),
     Step("lowered", AllocateShared(), "gpu to lowered; after the last op that needs scratch"),
-    Step("lowered", InsertBarriers(), "needs the offsets: only overlapping accesses wait"),
-)
+    Step("lowered", InsertBarriers(), "needs the offsets: only overlapping accesses wait"))
 IR_LEVELS = ("tile", "gpu", "lowered")
 LEVELS = (*IR_LEVELS, "llir", "ptx", "cubin")
 
@@ -132,6 +137,10 @@ class Instrument:
     def after(self, stage: Stage, seconds: float) -> None:
         """Called after every stage; a Module must not be kept, for it goes on changing."""
 
+    def during(self) -> AbstractContextManager[object]:
+        """What the whole compilation runs in."""
+        return nullcontext()
+
     def finish(self) -> None:
         """Called once at the end."""
 
@@ -175,6 +184,15 @@ def compile_module(build: Callable[[], Module], target: Target, options: Options
     what would be made replaces it. Raises CompilationError, OutOfResources, or InternalError (a
     bug in tilec), whose advice names a reproducer.
     """
+    with ExitStack() as around:
+        for instrument in instruments:
+            around.enter_context(instrument.during())
+        return _compile(build, target, options, stop_at, instruments, keep, verify_all, override)
+
+
+def _compile(build: Callable[[], Module], target: Target, options: Options, stop_at: str,
+             instruments: Sequence[Instrument], keep: bool, verify_all: bool,
+             override: Path | None) -> Compiled:
     out = Compiled(target, options)
     began: float | None = time.perf_counter()
     module = build()
@@ -314,6 +332,9 @@ def _below(level: str, content: Module | str | bytes, target: Target, keep: Comp
         # An edited file may hold anything, and LLVM's back end ends the process on errors.
         return emit_ptx(content, target, isolated=edited)
     linked = link(content, target, name=keep.name if keep is not None else "kernel")
+    remark(None, "registers", f"{linked.n_regs} registers a thread, {linked.n_spills} bytes of "
+           f"spill stores, {linked.stack} bytes of stack", registers=linked.n_regs,
+           spills=linked.n_spills, stack=linked.stack)
     if keep is not None:
         keep.linked = linked
     return linked.cubin
@@ -346,6 +367,7 @@ def _run_pass(step: Step, module: Module, index: int, check: bool) -> None:
 
 def _to_llir(module: Module, target: Target) -> LLIR:
     try:
+        check_resources(module, target)
         return to_llir(module, target)
     except TilecError:
         raise

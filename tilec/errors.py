@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import linecache
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import TracebackType
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,25 @@ class ToolError(TilecError):
 
 class InternalError(TilecError):
     """A bug in tilec itself; `advice` names the reproducer."""
+
+
+class _Brief:
+    """`with BRIEF:` an author's error leaves the block without the frames and causes inside it,
+    which tell an author nothing. Python's development mode (python -X dev) keeps them."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if isinstance(error, TilecError) and not isinstance(error, InternalError) \
+                and not sys.flags.dev_mode:
+            error.__traceback__ = None
+            error.__cause__ = None
+            error.__suppress_context__ = True
+
+
+BRIEF = _Brief()
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,11 +1,13 @@
-"""Instruments around passes: dumps to stderr, dumps to a folder, times; and where edited stages
-are found. All by TILEC_* flags."""
+"""Instruments around passes: dumps to stderr, dumps to a folder, times, remarks; and where edited
+stages are found. All by TILEC_* flags."""
 
 from __future__ import annotations
 
 import difflib
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tilec import knobs
@@ -14,6 +16,7 @@ from tilec.compiler import LEVELS, PIPELINE, Instrument, Stage, stage_level
 from tilec.errors import TilecError, ToolError, did_you_mean
 from tilec.ir.core import Module
 from tilec.ir.printer import print_module
+from tilec.ir.remarks import Remark, recording
 
 KEYWORDS = ("all", "diff", "frontend")
 
@@ -66,7 +69,11 @@ class DumpDir(Instrument):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.rows: list[str] = []
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise TilecError(f"TILEC_DUMP_DIR: {folder} cannot be made: {e.strerror}", None,
+                             "name a folder that you can write to") from None
 
     def after(self, stage: Stage, seconds: float) -> None:
         """Save the stage."""
@@ -113,6 +120,46 @@ class Timing(Instrument):
         print("\n".join(lines), file=sys.stderr)
 
 
+class Remarks(Instrument):
+    """Prints remarks to stderr, those of equal text once. form: "text" or "json"."""
+
+    def __init__(self, kernel: str, form: str) -> None:
+        self.kernel = kernel
+        self.form = form
+        self.found: list[Remark] = []
+
+    @contextmanager
+    def during(self) -> Iterator[None]:
+        """Record what is remarked."""
+        with recording() as self.found:
+            yield
+
+    def finish(self) -> None:
+        """Print the remarks: those on the kernel as a whole last, the others by place."""
+        render = self._json if self.form == "json" else self._text
+        lines = [render(r) for r in sorted(self.found, key=_place)]
+        if self.form != "json":
+            lines.insert(0, f"tilec: remarks on @{self.kernel}")
+        print("\n".join(dict.fromkeys(lines)), file=sys.stderr)
+
+    def _text(self, r: Remark) -> str:
+        place = self.kernel if r.loc is None else str(r.loc)
+        sites = "".join(f", called from line {c.line}" for c in r.loc.chain()[1:]) if r.loc else ""
+        return f"{place}: {r.kind}: {r.message}{sites}"
+
+    def _json(self, r: Remark) -> str:
+        row: dict[str, object] = {"kernel": self.kernel, "kind": r.kind, "message": r.message}
+        if r.loc is not None:
+            row |= {"file": r.loc.file, "line": r.loc.line, "column": r.loc.col + 1,
+                    "called_from": [str(c) for c in r.loc.chain()[1:]]}
+        return json.dumps(row | {"data": r.data})
+
+
+def _place(r: Remark) -> tuple[bool, str, int, int]:
+    """Where a remark comes in the output; the order of making decides among equals."""
+    return (True, "", 0, 0) if r.loc is None else (False, r.loc.file, r.loc.line, r.loc.col)
+
+
 def from_knobs(kernel: str, key: str) -> Sequence[Instrument]:
     """The instruments that the flags ask for. key: the kernel's digest (see `folder_name`)."""
     out: list[Instrument] = []
@@ -122,6 +169,8 @@ def from_knobs(kernel: str, key: str) -> Sequence[Instrument]:
         out.append(DumpDir(Path(knobs.dump_dir) / folder_name(kernel, key)))
     if knobs.time:
         out.append(Timing(kernel))
+    if knobs.remarks:
+        out.append(Remarks(kernel, knobs.remarks))
     return out
 
 
@@ -129,7 +178,11 @@ def override_folder(kernel: str, key: str) -> Path | None:
     """The kernel's folder under TILEC_OVERRIDE_DIR, if there is one."""
     if not knobs.override_dir:
         return None
-    folder = Path(knobs.override_dir) / folder_name(kernel, key)
+    tree = Path(knobs.override_dir)
+    if not tree.is_dir():
+        raise TilecError(f"TILEC_OVERRIDE_DIR is '{tree}', which is no folder", None,
+                         "make one with TILEC_DUMP_DIR, and edit a file there")
+    folder = tree / folder_name(kernel, key)
     return folder if folder.is_dir() else None
 
 

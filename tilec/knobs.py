@@ -24,6 +24,7 @@ dump_dir: str
 override_dir: str
 print_loc: bool
 time: bool
+remarks: str
 verify: bool
 cache: bool
 cache_dir: str
@@ -31,6 +32,7 @@ seed: int
 run: str
 interpret: bool
 target: str
+print_autotuning: bool
 
 RUN_LEVELS = ("tile", "gpu", "lowered", "ptx")
 _TRUE = ("1", "true", "yes", "on")
@@ -68,6 +70,17 @@ def _run_level(value: object) -> str:
     return text
 
 
+def _remarks(value: object) -> str:
+    """"" for none, else "text" or "json"."""
+    text = str(value).strip().lower()
+    if text == "json":
+        return text
+    try:
+        return "text" if text == "text" or _flag(text) else ""
+    except ValueError:
+        raise ValueError("1, 0 or json") from None
+
+
 @dataclasses.dataclass(frozen=True)
 class Knob:
     """One flag. `parse` raises ValueError naming what it expects; `launch` says whether a set
@@ -88,10 +101,8 @@ class Knob:
         try:
             return self.parse(value)
         except ValueError as e:
-            raise TilecError(
-                f"{where} is {value!r}, which tilec does not understand",
-                advice=f"give {e}",
-            ) from None
+            raise TilecError(f"{where} is {value!r}, which tilec does not understand",
+                             advice=f"give {e}") from None
 
 
 KNOBS: tuple[Knob, ...] = (
@@ -104,6 +115,9 @@ KNOBS: tuple[Knob, ...] = (
          "a file there that was edited replaces that level; compiling goes on from it", _path),
     Knob("print_loc", "0, 1", "0", "print source locations in dumps to stderr", _flag),
     Knob("time", "0, 1", "0", "print the time of each pass and level to stderr", _flag),
+    Knob("remarks", "0, 1, json", "0",
+         "print what was decided for a kernel, and why, to stderr; json: one object a line",
+         _remarks),
     Knob("verify", "0, 1", "0", "verify the IR after every pass, not only at levels", _flag),
     Knob("cache", "0, 1", "1", "0: neither read nor write the disk cache", _flag, launch=False),
     Knob("cache_dir", "folder", "~/.cache/tilec", "where compiled kernels are kept", _path,
@@ -116,19 +130,18 @@ KNOBS: tuple[Knob, ...] = (
     Knob("interpret", "0, 1", "0", "1: short for TILEC_RUN=tile", _flag),
     Knob("target", "sm_XX", "", "what to compile for, instead of the GPU in use "
          "(sm_90a without one)", _text),
+    Knob("print_autotuning", "0, 1", "0", "print what the tuner chose, and in what time, to stderr",
+         _flag, launch=False),
 )
 
 _BY_NAME: Mapping[str, Knob] = {k.name: k for k in KNOBS}
 _NO_OVERRIDES: Mapping[str, Any] = {}
 _overrides: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar(
-    "tilec_knobs", default=_NO_OVERRIDES
-)
+    "tilec_knobs", default=_NO_OVERRIDES)
 
 # os.environ.get encodes the name and decodes the value, about 1 us a flag. A launch asks about
 # all of them, so it looks into the dict behind os.environ with names encoded beforehand.
-_LAUNCH_KEYS = tuple(
-    getattr(os.environ, "encodekey", str)(k.env) for k in KNOBS if k.launch
-)
+_LAUNCH_KEYS = tuple(getattr(os.environ, "encodekey", str)(k.env) for k in KNOBS if k.launch)
 _LAUNCH_NAMES = frozenset(k.name for k in KNOBS if k.launch)
 
 
@@ -151,11 +164,6 @@ def __getattr__(name: str) -> Any:
     if name == "run" and not given and _lookup("interpret")[0]:
         return "tile"
     return value
-
-
-def is_set(name: str) -> bool:
-    """Whether the knob was set, by the environment or by a scope."""
-    return _lookup(name)[1]
 
 
 def snapshot_key() -> tuple[tuple[str, Any], ...] | None:
@@ -217,11 +225,9 @@ class _KnobsModule(types.ModuleType):
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in _BY_NAME:
-            raise TilecError(
-                f"knobs.{name} cannot be assigned",
-                advice=f"write `with tilec.knobs.scope({name}={value!r}):` or set "
-                f"{_BY_NAME[name].env} in os.environ",
-            )
+            raise TilecError(f"knobs.{name} cannot be assigned",
+                             advice=f"write `with tilec.knobs.scope({name}={value!r}):` or set "
+                             f"{_BY_NAME[name].env} in os.environ")
         super().__setattr__(name, value)
 
 

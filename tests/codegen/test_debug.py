@@ -84,22 +84,6 @@ def test_assume_and_breakpoint_leave_nothing() -> None:
     assert "setp" not in ptx
 
 
-def test_dot_is_refused_at_its_line() -> None:
-    layout = "blocked<{sizePerThread = [1, 1], threadsPerWarp = [4, 8], warpsPerCTA = [1, 1], " \
-             "order = [1, 0]}>"
-    text = f"""
-module attributes {{level = "lowered", target = "sm_90a", num_warps = 1}} {{
-  func @k() {{
-    %a = tile.constant() {{value = 0.0}} : tensor<16x16xf32, {layout}>
-    %d = tile.dot(%a, %a, %a) : tensor<16x16xf32, {layout}> loc("/home/u/kern.py":7:11)
-    func.return()
-  }}
-}}
-"""
-    with pytest.raises(CompilationError, match="kern.py:7:11: tl.dot is not lowered yet"):
-        to_llir(parse(text), Target.parse("sm_90a"))
-
-
 def test_bf16_is_refused_where_there_is_none() -> None:
     with pytest.raises(CompilationError, match="bf16 needs sm_80"):
         compiled("%x: ptr<bf16>", "%v = tile.load(%x) : bf16\ntile.store(%x, %v)", 2, "sm_75")

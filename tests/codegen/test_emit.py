@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.kernels import DTYPES
-from tilec.codegen.affine import fp8_bits, fp8_value
+from tilec.codegen.affine import fp8_bits
 from tilec.codegen.elementwise import run_index
 from tilec.codegen.emit import Emit, Reg, literal, literal_bits
 from tilec.codegen.memory import constant_words
@@ -46,8 +46,6 @@ def test_fp8_constants(name: str) -> None:
     t = SCALARS[name]
     every = np.arange(256, dtype=np.uint8).view(DTYPES[name]).astype(np.float64)
     for byte, value in enumerate(every):
-        if byte < 128:
-            np.testing.assert_equal(fp8_value(byte, t), value)
         if not np.isnan(value):
             assert fp8_bits(float(value), t) == byte
     assert np.isnan(every[fp8_bits(float("nan"), t)])

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import figures
 from tests.docs.test_snippets import BLOCK, PAGES, ROOT
 from tilec import knobs
 
@@ -32,6 +33,25 @@ INLINE = re.compile(r"`([^`\n]+)`")
 
 def test_readme_has_the_flags_of_knobs():
     assert knobs.describe() in README
+
+
+def test_figures_are_those_of_the_newest_results():
+    """`python -m benchmarks.figures` writes them."""
+    assert figures.SECTION.search(README)[0] == figures.section()
+
+
+def test_figures_name_a_faster_peer(tmp_path):
+    page = ("# T\n\n`c`, 2026-01-02. Python 3.11, a GPU.\n\n"
+            "| kernel | torch | torch.compile | Triton | Triton, two passes | tilec "
+            "| tilec / copy |\n"
+            "| --- | --- | --- | --- | --- | --- | --- |\n"
+            "| a 1x2 | 50 |  | 90 (4 warps) | 120 (x, 2 warps) | 100 (8 warps) | 0.9 |\n")
+    (tmp_path / "2026-01-02-memory_bound.md").write_text(page)
+    (tmp_path / "2026-01-01-memory_bound.md").write_text("older")
+    (tmp_path / "2026-01-02-memory_bound-cpu.md").write_text("not of a GPU")
+    text = figures.memory_bound(figures.newest("memory_bound", tmp_path))
+    assert "| a 1x2 | 100 | 0.9 | 0.83 |  | 2.00 |" in text
+    assert "A peer is faster at a 1x2 (0.83 x Triton)." in text and "Python 3.11, a GPU." in text
 
 
 def test_readme_lists_every_example():

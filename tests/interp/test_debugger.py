@@ -1,6 +1,8 @@
 """`breakpoint()` inside a kernel: the prompt, stepping by line, tiles under their names."""
 
 import io
+import linecache
+import re
 
 import numpy as np
 import pytest
@@ -48,6 +50,15 @@ def test_poison_is_masked_and_quit_stops(monkeypatch, capsys):
     text, out = session(monkeypatch, capsys, ["p v", "q"], n=3, grid=(1,),
                         error="stopped at the prompt")
     assert "[0.0 1.0 2.0 --]" in text and not out.any()
+
+
+def test_list_shows_the_source_around_the_line(monkeypatch, capsys):
+    lines = [f"line {n}\n" for n in range(1, 40)]
+    monkeypatch.setitem(linecache.cache, "k.py", (1, None, lines, "k.py"))
+    text, _ = session(monkeypatch, capsys, ["l", "h l", "c"], grid=(1,))
+    at = int(re.search(r"> k.py:(\d+)", text)[1])
+    assert f"{at:4} -> line {at}\n" in text and f"{at + 5:4}    line {at + 5}\n" in text
+    assert f"line {at + 6}\n" not in text and "l(ist): the source around this line" in text
 
 
 def test_end_of_input_continues(monkeypatch, capsys):

@@ -250,6 +250,19 @@ def test_misaligned_and_read_only():
     assert "writes o, a read-only array" in fails("%o: ptr<f32>", body, [out]).message
 
 
+def test_divisibility_is_of_the_runs_that_a_later_hint_states():
+    body = """
+        %r = tile.arange() {start = 0, end = 8} : tensor<8xi32>
+        %n8 = tile.splat(%n) : tensor<8xi32>
+        %i = tile.rem(%r, %n8) : tensor<8xi32>
+        %h = tile.hint(%i) {divisibility = [8]} : tensor<8xi32>
+        %c = tile.hint(%h) {contiguity = [8]} : tensor<8xi32>
+    """
+    launch("%o: ptr<i32>, %n: i32", body, [np.zeros(1, np.int32), 18])
+    assert "contiguity 8" in fails("%o: ptr<i32>, %n: i32", body,
+                                   [np.zeros(1, np.int32), 4]).message
+
+
 def test_text_without_locations_shows_the_op():
     m = module("%o: ptr<f32>", "%v = tile.load(%o) : f32")
     for op in m.walk():
@@ -267,6 +280,8 @@ def test_text_without_locations_shows_the_op():
     ("i", "contiguity = [8]", "contiguity 8 along axis 0"),
     ("i", "contiguity = [4], divisibility = [8]", ""),
     ("r", "contiguity = [4], divisibility = [8]", "divisibility by 8 along axis 0"),
+    ("r", "divisibility = [8]", ""),
+    ("i", "divisibility = [16]", "divisibility by 16 along axis 0"),
     ("q", "constancy = [4]", ""),
     ("q", "constancy = [8]", "constancy 8 along axis 0"),
     ("n", "divisibility = [16]", "divisibility by 16 along axis 0"),

@@ -62,7 +62,7 @@ class Maker:
             lambda: ops.Add(a, b), lambda: ops.Add(a, b), lambda: ops.Sub(a, b),
             lambda: ops.Mul(a, b), lambda: ops.Mul(a, small), lambda: ops.Div(a, small),
             lambda: ops.Rem(a, small), lambda: ops.Select(cond, a, b), lambda: ops.Shl(a, power),
-            lambda: ops.Minimum(a, b),
+            lambda: ops.Minimum(a, b), lambda: ops.Maximum(a, b), lambda: ops.Neg(a),
             lambda: ops.Cast(ops_cast(self, a), types=[Tensor((n,), i32)]),
         ]
         return self.emit(options[int(self.rng.integers(0, len(options)))]())

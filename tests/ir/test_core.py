@@ -155,11 +155,16 @@ def test_builder_gives_its_location() -> None:
     assert ops.Neg(func.args[0]).loc is UNKNOWN
 
 
+def test_an_attribute_that_the_op_lacks_is_refused() -> None:
+    func, _ = kernel(i32)
+    with pytest.raises(IRError, match="tile.neg: there is no attribute `axis`"):
+        ops.Neg(func.args[0], axis=0)
+
+
 def test_one_class_declares_an_op() -> None:
-    class Scale(Op, commutative=True, effects=("read",)):
+    class Scale(Op, name="test.scale", commutative=True, effects=("read",)):
         """A test's op."""
 
-        name = "test.scale"
         x = operand()
         by: int = attr(int)
 

@@ -119,29 +119,6 @@ def test_odd_parts_are_the_slowest_registers():
 
 
 @pytest.mark.parametrize(
-    ("shape", "layout", "dim", "run"),
-    [
-        ((1024,), Blocked((4,), (32,), (4,), (0,)), None, 4),
-        ((1024,), Blocked((1,), (32,), (4,), (0,)), None, 1),
-        ((96,), Blocked((4,), (32,), (1,), (0,)), None, 4),
-        ((5,), Blocked((4,), (32,), (1,), (0,)), None, 1),
-        ((64, 64), Blocked((2, 4), (8, 4), (4, 1), (1, 0)), 1, 4),
-        ((64, 64), Blocked((2, 4), (8, 4), (4, 1), (1, 0)), 0, 1),
-        ((64, 64), Blocked((2, 4), (8, 4), (4, 1), (0, 1)), 0, 2),
-        ((64, 64), Mma(2, (4, 1), (16, 8)), 1, 2),
-    ],
-)
-def test_contiguous_registers(shape, layout, dim, run):
-    held = fragment(shape, layout)
-    assert held.contiguous_registers(dim) == run
-    dim = len(shape) - 1 if dim is None else dim
-    first = held.coords(0, 7, 0)
-    for r in range(run):
-        step = tuple(c + (r if d == dim else 0) for d, c in enumerate(first))
-        assert held.coords(r, 7, 0) == step
-
-
-@pytest.mark.parametrize(
     ("shape", "layout"),
     [
         ((16, 192), NvmmaShared(128, False, 16)),

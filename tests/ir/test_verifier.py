@@ -10,7 +10,7 @@ from tests.support.lit import FILES
 from tilec.errors import IRError, Location
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Module, Op, Value
-from tilec.ir.parser import parse
+from tilec.ir.parser import parse, parse_layout
 from tilec.ir.types import Tensor, f32, i1, i32
 from tilec.ir.verifier import verify
 from tilec.tools.opt import split
@@ -147,6 +147,15 @@ def effect_in_reduce(m: Module) -> None:
     Builder(before=reduce.regions[0].first).insert(ops.Print([]))
 
 
+def argument_layout_at_tile_level(m: Module) -> None:
+    m.funcs[0].body.add_arg(Tensor((8,), f32, parse_layout(LAYOUT)), "x")
+    m.funcs[0].arg_attrs.append({})
+
+
+def unknown_attribute(m: Module) -> None:
+    find(m, ops.Arange).attributes["stop"] = 8
+
+
 CASES: dict[Callable[[Module], None], str] = {
     use_before_definition: "is not defined before its use",
     use_out_of_scope: "is not defined before its use",
@@ -169,6 +178,8 @@ CASES: dict[Callable[[Module], None], str] = {
     unknown_level: "module level is `asm`",
     gpu_op_at_tile_level: "a gpu op stands at level tile",
     layout_at_tile_level: "layout",
+    argument_layout_at_tile_level: "block argument %x: tensor<8xf32, blocked",
+    unknown_attribute: "there is no attribute `stop`",
     no_layout_at_gpu_level: "layout at level gpu",
     effect_in_reduce: "a reduce's region must be pure",
 }

@@ -393,10 +393,13 @@ def test_dot_refused():
 
 def test_ranges():
     loop = tl.range(4, num_stages=3, loop_unroll_factor=2)
-    assert (loop.lo, loop.hi, loop.step, loop.num_stages, loop.unroll) == (0, 4, 1, 3, 2)
+    assert (loop.lo, loop.hi, loop.step) == (0, 4, 1)
+    assert loop.attributes == {"num_stages": 3, "unroll": 2, "flatten": False,
+                               "disable_licm": False}
     with tracing(tl.int32) as (n,):
         loop = tl.range(1, n, 2)
-        assert (loop.lo, loop.hi, loop.step, loop.num_stages) == (1, n, 2, 0)
+        assert (loop.lo, loop.hi, loop.step) == (1, n, 2)
+        assert loop.attributes["num_stages"] == 0
         refused(lambda: tl.static_range(n), "compile time")
         refused(lambda: tl.static_range(0, 4, 0), "step")
         refused(lambda: iter(tl.range(4)), "for")

@@ -191,6 +191,7 @@ def test_torch_decides_when_it_is_loaded(cuda, monkeypatch):
         _cuda_getDevice=lambda: 3, _cuda_getCurrentRawStream=lambda d: 1000 + d
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(_C=core))
+    monkeypatch.setattr(device, "_stream_getter", None)
     assert device.current_device() == 3
     assert device.current_stream(3) == 1003
 

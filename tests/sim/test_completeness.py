@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilec.sim.instructions import RULES
+from tilec.sim.rules import RULES
 
 EXEMPT = {
     "ldu": "the rule is ld's; LLVM has not emitted it since sm_70",

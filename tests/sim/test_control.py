@@ -271,6 +271,24 @@ def test_printf() -> None:
     assert printed == [f"t={t} x=1.25 12345678901 hi!\n" for t in (0, 1)]
 
 
+def test_printf_beside_a_called_function() -> None:
+    """The parameters are those of the frame that calls, whichever was laid out last."""
+    printed: list[str] = []
+    function = ".func f (.param .b32 n) { .reg .b32 %x; ld.param.b32 %x, [n]; ret; }"
+    run("""
+        setp.ge.u32 %p1, %t, 1; @%p1 bra end;
+        mov.u64 %rd4, word; cvta.global.u64 %rd4, %rd4;
+        { .param .b64 a; .param .b64 b; .param .b32 r; st.param.b64 [a], %rd4;
+          st.param.b64 [b], 0; call.uni (r), vprintf, (a, b); }
+        { .param .b32 n; st.param.b32 [n], %t; call.uni f, (n); }
+    end:""", outside=PRINT + function, on_print=printed.append)  # fmt: skip
+    assert printed == ["hi!"]
+
+
+def test_barrier_numbers_are_checked() -> None:
+    assert "barrier 16: a CTA has barriers 0 to 15" in failure("bar.sync 16;")
+
+
 def test_assertfail() -> None:
     text = failure("""
         setp.ne.u32 %p1, %t, 5; @%p1 bra end;

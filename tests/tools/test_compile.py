@@ -74,7 +74,9 @@ def test_without_nvjitlink_it_stops_at_ptx(source, tmp_path, monkeypatch, capsys
     monkeypatch.setattr(cubin, "_nvjitlink", missing)
     assert tool.main([f"{source}:add", "--signature=*fp32,*fp32,*fp32,i32,32", "-o",
                       str(tmp_path)]) == 0
-    assert capsys.readouterr().out.split()[-1].endswith("add.ptx")
+    printed = capsys.readouterr()
+    assert printed.out.split()[-1].endswith("add.ptx")
+    assert "no cubin, as nvJitLink is not installed" in printed.err
 
 
 @pytest.mark.parametrize("kernel, signature, message", [

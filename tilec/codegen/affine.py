@@ -8,14 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tilec.codegen.context import CodeGen, compute, fragment_of, lower
 from tilec.codegen.elementwise import lower_elementwise
 from tilec.codegen.emit import POINTER, Reg
 from tilec.codegen.values import Index, Tile, align, plan, take, uniform
+from tilec.eval.dtypes import dtype_of
 from tilec.ir import ops
 from tilec.ir.axis import AxisInfo
 from tilec.ir.core import Value
-from tilec.ir.types import Pointer, Scalar, Tensor, element_of, scalar_of
+from tilec.ir.types import Scalar, Tensor, element_of, pointee_of, scalar_of
 
 
 @lower(ops.Arange)
@@ -42,8 +45,10 @@ def _splat(cg: CodeGen, op: ops.Splat) -> None:
 
 @lower(ops.Constant)
 def _constant(cg: CodeGen, op: ops.Constant) -> None:
-    reg = cg.e.const(op.value, cg.element(op.result)) if not _is_fp8(op.result) else \
-        _fp8_constant(cg, op)
+    t = element_of(op.result.type)
+    value = fp8_bits(float(op.value), t) if isinstance(t, Scalar) and t.is_float and t.bits == 8 \
+        else op.value
+    reg = cg.e.const(value, cg.element(op.result))
     if not isinstance(op.result.type, Tensor):
         cg.env[op.result] = reg
         return
@@ -51,34 +56,9 @@ def _constant(cg: CodeGen, op: ops.Constant) -> None:
     cg.env[op.result] = uniform(reg, fragment_of(op.result).num_registers, zeros)
 
 
-def _is_fp8(value: Value) -> bool:
-    t = scalar_of(value.type)
-    return t.is_float and t.bits == 8
-
-
-def _fp8_constant(cg: CodeGen, op: ops.Constant) -> Reg:
-    return cg.e.const(fp8_bits(float(op.value), scalar_of(op.result.type)), "i8")
-
-
 def fp8_bits(value: float, t: Scalar) -> int:
     """The byte of a value that `t` represents exactly."""
-    for byte in range(128):
-        if fp8_value(byte, t) == abs(value):
-            negative = value < 0 or str(value)[0] == "-"
-            return byte | (0x80 if negative else 0)
-    return 0x7F
-
-
-def fp8_value(byte: int, t: Scalar) -> float:
-    """The value of a byte below 128."""
-    bias = 7 if t.mantissa == 3 else 15
-    exponent, fraction = byte >> t.mantissa, byte & ((1 << t.mantissa) - 1)
-    if t.mantissa == 3 and byte == 0x7F or t.mantissa == 2 and byte > 0x7C:
-        return float("nan")
-    if t.mantissa == 2 and byte == 0x7C:
-        return float("inf")
-    lead = 1 << t.mantissa if exponent else 0
-    return float((lead + fraction) * 2.0 ** (max(exponent, 1) - bias - t.mantissa))
+    return int(np.asarray(value, dtype_of(t)).view(np.uint8))
 
 
 def _known_zeros(value: Value, info: AxisInfo) -> int:
@@ -182,10 +162,8 @@ def _hint(cg: CodeGen, op: ops.Hint) -> None:
 @compute(ops.AddPtr)
 def _add_scalars(cg: CodeGen, op: ops.AddPtr, pointer: Reg, offset: Reg) -> Reg:
     e = cg.e
-    pointee = element_of(op.ptr.type)
-    assert isinstance(pointee, Pointer)
     wide = e.resize(offset, "i64", scalar_of(op.offset.type).is_signed)
-    elem = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[pointee.pointee.bytes]
+    elem = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[pointee_of(op.ptr.type).bytes]
     return e.new(f"getelementptr {elem}, {pointer.type} {pointer.ref}, {wide.type} {wide.ref}",
                  POINTER, pointer.n)
 
@@ -196,9 +174,7 @@ def _add_pointer(cg: CodeGen, op: ops.AddPtr) -> None:
         cg.env[op.result] = _add_scalars(cg, op, cg.scalar(op.ptr), cg.scalar(op.offset))
         return
     pointer, offset = cg.tile(op.ptr), cg.tile(op.offset)
-    pointee = element_of(op.ptr.type)
-    assert isinstance(pointee, Pointer)
-    size = pointee.pointee.bytes
+    size = pointee_of(op.ptr.type).bytes
     if offset.offset is not None and offset.reg.bits < 64 and not offset.offsets_are_bits:
         # Adding could wrap before it is widened: add first.
         elements, index = plan(offset.size, (offset.form,))

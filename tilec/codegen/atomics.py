@@ -113,18 +113,12 @@ def _shared_out(cg: CodeGen, op: ops.AtomicRmw, frag: Fragment | None, x: Reg) -
     mine = owner(cg, frag)
     assert mine is not None
     pointers = _places(cg, op, frag, size)
-    write, done = e.label("store"), e.label("stored")
-    e.branch(mine, write, done)
-    e.start(write)
-    for i, pointer in enumerate(pointers):
-        if frag is None or not is_copy(frag, i):
-            lane = e.lane(x, i)
-            e.do(f"store {lane.elem} {lane.ref}, {pointer.type} {pointer.ref}, align {size}")
-    e.jump(done)
-    e.start(done)
+    with e.when(mine, "store"):
+        for i, pointer in enumerate(pointers):
+            if frag is None or not is_copy(frag, i):
+                e.store(e.lane(x, i), pointer, size)
     cg.barrier()
-    return e.build([e.new(f"load {x.elem}, {p.type} {p.ref}, align {size}", x.elem)
-                    for p in pointers])
+    return e.build([e.load(p, x.elem, 1, size) for p in pointers])
 
 
 def _places(cg: CodeGen, op: ops.AtomicRmw, frag: Fragment | None, size: int) -> list[Reg]:

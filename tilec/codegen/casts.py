@@ -107,7 +107,7 @@ def _float_to_float(cg: CodeGen, x: Reg, src: Scalar, dst: Scalar, rounding: str
     if src_name in _FP8 and dst.name == "f16":
         return fp8_to_f16(cg, x, src_name)
     if src_name == "f16" and dst.name in _FP8 and _converts_fp8(cg):
-        return _f16_to_fp8(cg, x, dst.name)
+        return _to_fp8(cg, x, dst.name)
     wide = to_f32(cg, x, src_name)
     if rounding == "rtz" and dst.bits == 16:
         return _f32_toward_zero(cg, wide, dst)
@@ -129,7 +129,7 @@ def from_f32(cg: CodeGen, x: Reg, elem: str, name: str = "") -> Reg:
     if elem == "bfloat":
         return f32_to_bf16(cg, x)
     if elem == "i8":
-        return _f32_to_fp8(cg, x, name)
+        return _to_fp8(cg, x, name)
     return cg.e.convert("fptrunc", x, elem)
 
 
@@ -215,18 +215,8 @@ def _e4m3_to_f16(e: Emit, high: Reg) -> Reg:
     return e.bitcast(e.binary("or", magnitude, e.int_op("and", high, 0x8000)), "half", n)
 
 
-def _f16_to_fp8(cg: CodeGen, x: Reg, name: str) -> Reg:
-    kind = "e4m3x2" if name == "f8e4m3" else "e5m2x2"
-    e = cg.e
-
-    def convert(low: Reg, high: Reg) -> Reg:
-        return e.bitcast(e.call(f"llvm.nvvm.f16x2.to.{kind}.rn", "i16", 0,
-                                (e.build([low, high]),)), "i8", 2)
-
-    return in_pairs(e, convert, x, "i8")
-
-
-def _f32_to_fp8(cg: CodeGen, x: Reg, name: str) -> Reg:
+def _to_fp8(cg: CodeGen, x: Reg, name: str) -> Reg:
+    """f16 or f32 to fp8, saturating."""
     if not _converts_fp8(cg):
         return _f32_to_fp8_by_bits(cg.e, x, name)
     kind = "e4m3x2" if name == "f8e4m3" else "e5m2x2"
@@ -234,7 +224,9 @@ def _f32_to_fp8(cg: CodeGen, x: Reg, name: str) -> Reg:
 
     def convert(low: Reg, high: Reg) -> Reg:
         # The first operand goes to the high half.
-        return e.bitcast(e.call(f"llvm.nvvm.ff.to.{kind}.rn", "i16", 0, (high, low)), "i8", 2)
+        source, args = ("f16x2", (e.build([low, high]),)) if x.elem == "half" else \
+            ("ff", (high, low))
+        return e.bitcast(e.call(f"llvm.nvvm.{source}.to.{kind}.rn", "i16", 0, args), "i8", 2)
 
     return in_pairs(e, convert, x, "i8")
 

@@ -67,11 +67,19 @@ def _full(held: Tile) -> Form:
     return Form(held.reg.elem, held.size if held.size > 1 else 0, held.size)
 
 
+def _same(held: Tile, form: Form) -> bool:
+    return (held.index, held.offset, held.reg.n) == (form.index, form.offset, form.lanes)
+
+
+def _fits(held: Reg | Tile, form: Form) -> bool:
+    return isinstance(held, Reg) or _same(held, form) and not form.zeros & ~held.zeros
+
+
 def _fit(cg: CodeGen, held: Reg | Tile, form: Form) -> Reg | None:
     """The register that holds a value in `form`, or None if it does not fit that form."""
     if isinstance(held, Reg):
         return held
-    if (held.index, held.offset, held.reg.n) == (form.index, form.offset, form.lanes):
+    if _same(held, form):
         return held.reg if not form.zeros & ~held.zeros else None
     return whole(cg.e, held) if form.index is None and form.offset is None else None
 
@@ -79,8 +87,7 @@ def _fit(cg: CodeGen, held: Reg | Tile, form: Form) -> Reg | None:
 def _unfit(held: Reg | Tile, form: Form) -> Form:
     """A weaker form, that fits both."""
     assert isinstance(held, Tile)
-    same = (held.index, held.offset, held.reg.n) == (form.index, form.offset, form.lanes)
-    return replace(form, zeros=form.zeros & held.zeros) if same else _full(held)
+    return replace(form, zeros=form.zeros & held.zeros) if _same(held, form) else _full(held)
 
 
 def _bind(value: Value, reg: Reg, form: Form, cg: CodeGen) -> None:
@@ -105,23 +112,46 @@ class _Phis:
                 f"[ {again.ref}, %{block} ]")
 
 
-def _loop(cg: CodeGen, init: Sequence[Reg | Tile],
-          emit: Callable[[list[Form]], list[Form] | None]) -> None:
-    """Write a loop whose carried values have forms that survive an iteration.
+def _loop(cg: CodeGen, hint: str, init: Sequence[Reg | Tile], args: Sequence[Value],
+          test: Callable[[], Reg], body: Callable[[], Sequence[Reg | Tile]]) -> None:
+    """Write a loop: `args` hold `init`, then what `body` returns, as long as `test` holds.
 
-    emit(forms) writes it and returns what comes around; where that does not fit the forms the text
-    is dropped and written again with weaker ones.
+    Carried values have forms that survive an iteration: where what comes around does not fit, the
+    text is dropped and written again with weaker ones.
     """
-    forms = [_form(v) for v in init]
+    forms: list[Form] | None = [_form(v) for v in init]
     e = cg.e
-    while True:
-        mark, block, dbg = len(e.lines), e.block, e.dbg
-        again = emit(forms)
-        if again is None:
-            return
+    mark, block, dbg = len(e.lines), e.block, e.dbg
+    while forms is not None:
         del e.lines[mark:]
         e.block, e.dbg = block, dbg
-        forms = again
+        forms = _write_loop(cg, hint, forms, init, args, test, body)
+
+
+def _write_loop(cg: CodeGen, hint: str, forms: list[Form], init: Sequence[Reg | Tile],
+                args: Sequence[Value], test: Callable[[], Reg],
+                body: Callable[[], Sequence[Reg | Tile]]) -> list[Form] | None:
+    """None, or weaker forms to try again with."""
+    e = cg.e
+    first, weaker = _check(cg, init, forms)
+    if weaker is not None:
+        return weaker
+    head, inside, done = e.label(hint), e.label("body"), e.label("done")
+    before = e.block
+    e.jump(head)
+    e.start(head)
+    phis = _Phis(cg, forms, first, before)
+    for arg, reg, form in zip(args, phis.regs, forms, strict=True):
+        _bind(arg, reg, form, cg)
+    e.branch(test(), inside, done)
+    e.start(inside)
+    last, weaker = _check(cg, body(), forms)
+    if weaker is not None:
+        return weaker
+    phis.close(last, e.block)
+    e.jump(head)
+    e.start(done)
+    return None
 
 
 def _check(cg: CodeGen, held: Sequence[Reg | Tile], forms: Sequence[Form]
@@ -136,38 +166,19 @@ def _check(cg: CodeGen, held: Sequence[Reg | Tile], forms: Sequence[Form]
 
 @lower(ops.For)
 def _for(cg: CodeGen, op: ops.For) -> None:
-    e = cg.e
     lo, hi, step = (cg.scalar(v) for v in (op.lo, op.hi, op.step))
-    t = scalar_of(op.lo.type)
-    init = [cg.env[v] for v in op.init]
     iv, *args = op.body.args
 
-    def emit(forms: list[Form]) -> list[Form] | None:
-        first, weaker = _check(cg, init, forms)
-        if weaker is not None:
-            return weaker
-        head, body, done = e.label("for"), e.label("body"), e.label("done")
-        before = e.block
-        e.jump(head)
-        e.start(head)
-        phis = _Phis(cg, [Form(lo.elem, 0), *forms], [lo, *first], before)
-        for arg, reg, form in zip(args, phis.regs[1:], forms, strict=True):
-            _bind(arg, reg, form, cg)
-        cg.env[iv] = phis.regs[0]
-        e.branch(_goes_on(cg, op, t, phis.regs[0], lo, hi, step), body, done)
-        e.start(body)
-        yielded = cg.block(op.body)
-        last, weaker = _check(cg, [cg.env[v] for v in yielded], forms)
-        if weaker is not None:
-            return weaker
-        phis.close([e.binary("add", phis.regs[0], step), *last], e.block)
-        e.jump(head)
-        e.start(done)
-        for result, reg, form in zip(op.results, phis.regs[1:], forms, strict=True):
-            _bind(result, reg, form, cg)
-        return None
+    def test() -> Reg:
+        return _goes_on(cg, op, scalar_of(op.lo.type), cg.scalar(iv), lo, hi, step)
 
-    _loop(cg, init, emit)
+    def body() -> list[Reg | Tile]:
+        yielded = cg.block(op.body)
+        return [cg.e.binary("add", cg.scalar(iv), step), *(cg.env[v] for v in yielded)]
+
+    _loop(cg, "for", [lo, *(cg.env[v] for v in op.init)], op.body.args, test, body)
+    for result, arg in zip(op.results, args, strict=True):
+        cg.env[result] = cg.env[arg]
 
 
 def _goes_on(cg: CodeGen, op: ops.For, t: Scalar, i: Reg, lo: Reg, hi: Reg, step: Reg) -> Reg:
@@ -187,37 +198,19 @@ def _goes_on(cg: CodeGen, op: ops.For, t: Scalar, i: Reg, lo: Reg, hi: Reg, step
 
 @lower(ops.While)
 def _while(cg: CodeGen, op: ops.While) -> None:
-    e = cg.e
-    init = [cg.env[v] for v in op.init]
+    passed = op.before.terminator.operands[1:]
 
-    def emit(forms: list[Form]) -> list[Form] | None:
-        first, weaker = _check(cg, init, forms)
-        if weaker is not None:
-            return weaker
-        head, body, done = e.label("while"), e.label("body"), e.label("done")
-        before = e.block
-        e.jump(head)
-        e.start(head)
-        phis = _Phis(cg, forms, first, before)
-        for arg, reg, form in zip(op.before.args, phis.regs, forms, strict=True):
-            _bind(arg, reg, form, cg)
-        cond, *passed = cg.block(op.before)
-        e.branch(cg.scalar(cond), body, done)
-        e.start(body)
+    def test() -> Reg:
+        return cg.scalar(cg.block(op.before)[0])
+
+    def body() -> list[Reg | Tile]:
         for arg, value in zip(op.after.args, passed, strict=True):
             cg.env[arg] = cg.env[value]
-        yielded = cg.block(op.after)
-        last, weaker = _check(cg, [cg.env[v] for v in yielded], forms)
-        if weaker is not None:
-            return weaker
-        phis.close(last, e.block)
-        e.jump(head)
-        e.start(done)
-        for result, value in zip(op.results, passed, strict=True):
-            cg.env[result] = cg.env[value]
-        return None
+        return [cg.env[v] for v in cg.block(op.after)]
 
-    _loop(cg, init, emit)
+    _loop(cg, "while", [cg.env[v] for v in op.init], op.before.args, test, body)
+    for result, value in zip(op.results, passed, strict=True):
+        cg.env[result] = cg.env[value]
 
 
 @lower(ops.If)
@@ -231,8 +224,7 @@ def _if(cg: CodeGen, op: ops.If) -> None:
     forms = []
     for held in zip(arms[0].values, arms[1].values, strict=True):
         form = _form(held[0])
-        fits = [_fits(v, form) for v in held]
-        if not all(fits):
+        if not all(_fits(v, form) for v in held):
             form = _full(held[0]) if isinstance(held[0], Tile) else form
         forms.append(form)
     # The second arm first: widening a value inserts lines, which would move the arms after it.
@@ -257,13 +249,6 @@ def _arm(cg: CodeGen, block: Block, label: str, done: str) -> _Arm:
     end = len(e.lines)
     e.jump(done)
     return _Arm(values, end, e.block)
-
-
-def _fits(held: Reg | Tile, form: Form) -> bool:
-    if isinstance(held, Reg):
-        return True
-    same = (held.index, held.offset, held.reg.n) == (form.index, form.offset, form.lanes)
-    return same and not form.zeros & ~held.zeros
 
 
 def _widen_arm(cg: CodeGen, arm: _Arm, forms: Sequence[Form]) -> list[Reg]:

@@ -91,10 +91,8 @@ def link(ptx: str, target: Target, *, name: str) -> LinkResult:
     try:
         handle = nvjitlink.create(len(options), options)
     except nvjitlink.nvJitLinkError as e:
-        raise ToolError(
-            f"nvJitLink {version()} refuses {target.name}: {e}",
-            advice="install an nvidia-nvjitlink that knows this target",
-        ) from None
+        raise ToolError(f"nvJitLink {version()} refuses {target.name}: {e}",
+                        advice="install an nvidia-nvjitlink that knows this target") from None
     try:
         data = ptx.encode()
         nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), name)
@@ -125,14 +123,10 @@ def _result(cubin: bytes, log: str, name: str) -> LinkResult:
         found = re.search(pattern, part)
         return int(found[1]) if found else 0
 
-    return LinkResult(
-        cubin,
-        log,
-        n_regs=number(r"Used (\d+) registers"),
-        n_spills=number(r"(\d+) bytes spill stores"),
-        stack=number(r"(\d+) bytes stack frame"),
-        static_shared=number(r"Used \d+ registers.*?(\d+) bytes smem"),
-    )
+    return LinkResult(cubin, log, n_regs=number(r"Used (\d+) registers"),
+                      n_spills=number(r"(\d+) bytes spill stores"),
+                      stack=number(r"(\d+) bytes stack frame"),
+                      static_shared=number(r"Used \d+ registers.*?(\d+) bytes smem"))
 
 
 def _link_error(log: str, ptx: str) -> IRError | OutOfResources | InternalError:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from tilec.codegen import casts
 from tilec.codegen.context import CodeGen, fragment_of, lower
@@ -50,10 +49,8 @@ def _assert(cg: CodeGen, op: ops.Assert) -> None:
 def _print(cg: CodeGen, op: ops.Print) -> None:
     """A line for every element: `pid (x, y, z) idx (i, ...) prefix: value`."""
     if not op.values:
-        mine = owner(cg, None)
-        assert mine is not None
-        _guarded(cg, mine, lambda: _line(cg, op.prefix, (), None, "", op.hex))
-        return
+        with cg.e.when(owner(cg, None), "print"):
+            _line(cg, op.prefix, (), None, "", op.hex)
     for number, value in enumerate(op.values):
         prefix = op.prefix + (f" (operand {number})" if len(op.values) > 1 else "")
         _print_value(cg, value, prefix, op.hex)
@@ -64,9 +61,8 @@ def _print_value(cg: CodeGen, value: Value, prefix: str, as_hex: bool) -> None:
     element = element_of(value.type)
     name = element.name if isinstance(element, Scalar) else "ptr"
     if not isinstance(value.type, Tensor):
-        mine = owner(cg, None)
-        assert mine is not None
-        _guarded(cg, mine, lambda: _line(cg, prefix, (), held, name, as_hex))
+        with cg.e.when(owner(cg, None), "print"):
+            _line(cg, prefix, (), held, name, as_hex)
         return
     frag = fragment_of(value)
     for r in range(frag.num_registers):
@@ -78,20 +74,8 @@ def _print_value(cg: CodeGen, value: Value, prefix: str, as_hex: bool) -> None:
               for d in range(len(frag.shape))]
         pred = both(cg.e, owner(cg, frag), live)
         lane = cg.e.lane(held, r)
-        _guarded(cg, pred, partial(_line, cg, prefix, at, lane, name, as_hex))
-
-
-def _guarded(cg: CodeGen, pred: Reg | None, body: Callable[[], None]) -> None:
-    if pred is None:
-        body()
-        return
-    e = cg.e
-    inside, after = e.label("print"), e.label("printed")
-    e.branch(pred, inside, after)
-    e.start(inside)
-    body()
-    e.jump(after)
-    e.start(after)
+        with cg.e.when(pred, "print"):
+            _line(cg, prefix, at, lane, name, as_hex)
 
 
 def _printable(cg: CodeGen, x: Reg, name: str, as_hex: bool) -> tuple[str, Reg]:
@@ -115,8 +99,7 @@ def _line(cg: CodeGen, prefix: str, at: Sequence[Reg], x: Reg | None, name: str,
           ) -> None:
     e = cg.e
     pid = [cg.special(f"ctaid.{c}") for c in "xyz"]
-    text = "pid (%d, %d, %d) idx (" + ", ".join(["%d"] * len(at)) + ") " + \
-        prefix.replace("%", "%%")
+    text = "pid (%d, %d, %d) idx (" + ", ".join(["%d"] * len(at)) + ") " + prefix.replace("%", "%%")
     args = [*pid, *at]
     if x is not None:
         conversion, shown = _printable(cg, x, name, as_hex)
@@ -135,5 +118,5 @@ def _vprintf(e: Emit, text: str, args: Sequence[Reg]) -> None:
     buffer = e.once(("printf", size), lambda: e.new(f"alloca [{size} x i8], align 8", "ptr"))
     for a, place in zip(args, places, strict=True):
         to = e.new(f"getelementptr i8, ptr {buffer.ref}, i64 {place}", "ptr")
-        e.do(f"store {a.type} {a.ref}, ptr {to.ref}, align {a.bits // 8}")
+        e.store(a, to, a.bits // 8)
     e.call("vprintf", "i32", 0, (e.text_constant(text), buffer))

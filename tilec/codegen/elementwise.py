@@ -14,7 +14,7 @@ from tilec.errors import CompilationError
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
 from tilec.ir.fragment import Fragment
-from tilec.ir.types import Scalar, Tensor, scalar_of
+from tilec.ir.types import Scalar, Tensor, element_of, i1, scalar_of
 
 
 @lower(ops.Elementwise)
@@ -32,7 +32,7 @@ def lower_elementwise(cg: CodeGen, op: Op) -> None:
 
 def _runs(cg: CodeGen, value: Value) -> Index:
     """For a mask that is known to be constant in runs: the run of every register."""
-    if not scalar_of(value.type).is_bool:
+    if element_of(value.type) != i1:
         return None
     constancy = cg.axis.get(value).constancy
     return run_index(fragment_of(value), constancy) if max(constancy) > 1 else None
@@ -71,27 +71,17 @@ def in_f32(f: Callable[..., Reg]) -> Callable[..., Reg]:
     return rule
 
 
-def _arithmetic(cg: CodeGen, op: Op, a: Reg, b: Reg, boolean: str, integer: str, real: str) -> Reg:
-    t = number(op)
+# The instructions for booleans, integers and floats.
+_ARITHMETIC: dict[type[Op], tuple[str, str, str]] = {
+    ops.Add: ("xor", "add", "fadd"), ops.Sub: ("xor", "sub", "fsub"),
+    ops.Mul: ("and", "mul", "fmul")}
+
+
+@compute(ops.Add, ops.Sub, ops.Mul)
+@in_f32
+def _arithmetic(cg: CodeGen, op: Op, a: Reg, b: Reg) -> Reg:
+    t, (boolean, integer, real) = number(op), _ARITHMETIC[type(op)]
     return cg.e.binary(boolean if t.is_bool else real if t.is_float else integer, a, b)
-
-
-@compute(ops.Add)
-@in_f32
-def _add(cg: CodeGen, op: ops.Add, a: Reg, b: Reg) -> Reg:
-    return _arithmetic(cg, op, a, b, "xor", "add", "fadd")
-
-
-@compute(ops.Sub)
-@in_f32
-def _sub(cg: CodeGen, op: ops.Sub, a: Reg, b: Reg) -> Reg:
-    return _arithmetic(cg, op, a, b, "xor", "sub", "fsub")
-
-
-@compute(ops.Mul)
-@in_f32
-def _mul(cg: CodeGen, op: ops.Mul, a: Reg, b: Reg) -> Reg:
-    return _arithmetic(cg, op, a, b, "and", "mul", "fmul")
 
 
 @compute(ops.Fma)
@@ -154,7 +144,7 @@ def _fmod(cg: CodeGen, a: Reg, b: Reg) -> Reg:
         wide = _fmod(cg, casts.to_f32(cg, a), casts.to_f32(cg, b))
         return casts.from_f32(cg, wide, a.elem)
     quotient = e.generic("trunc", divide(cg, a, b))
-    minus = e.new(f"fneg {quotient.type} {quotient.ref}", a.elem, a.n)
+    minus = e.fneg(quotient)
     rest = e.generic("fma", minus, b, a)
     infinite = e.compare("oeq", e.generic("fabs", b), e.const(float("inf"), a.elem, a.n))
     # a + (a - a) is a, or NaN where a is infinite.
@@ -162,13 +152,14 @@ def _fmod(cg: CodeGen, a: Reg, b: Reg) -> Reg:
     return e.generic("copysign", e.select(infinite, itself, rest), a)
 
 
-def _extremum(cg: CodeGen, op: Any, a: Reg, b: Reg, which: str) -> Reg:
+@compute(ops.Minimum, ops.Maximum)
+def _extremum(cg: CodeGen, op: ops.Minimum | ops.Maximum, a: Reg, b: Reg) -> Reg:
+    which, name = ("min", "minimum") if isinstance(op, ops.Minimum) else ("max", "maximum")
     t, e = number(op), cg.e
     if t.is_bool:
         return e.binary("and" if which == "min" else "or", a, b)
     if not t.is_float:
         return e.generic(("s" if t.is_signed else "u") + which, a, b)
-    name = {"min": "minimum", "max": "maximum"}[which]
     if t.bits != 64:
         return e.generic(name if op.propagate_nan else name + "num", a, b)
     best = e.generic(name + "num", a, b)
@@ -177,29 +168,9 @@ def _extremum(cg: CodeGen, op: Any, a: Reg, b: Reg, which: str) -> Reg:
     return e.select(e.compare("uno", a, b), e.const(float("nan"), a.elem, a.n), best)
 
 
-@compute(ops.Minimum)
-def _minimum(cg: CodeGen, op: ops.Minimum, a: Reg, b: Reg) -> Reg:
-    return _extremum(cg, op, a, b, "min")
-
-
-@compute(ops.Maximum)
-def _maximum(cg: CodeGen, op: ops.Maximum, a: Reg, b: Reg) -> Reg:
-    return _extremum(cg, op, a, b, "max")
-
-
-@compute(ops.And)
-def _and(cg: CodeGen, op: ops.And, a: Reg, b: Reg) -> Reg:
-    return cg.e.binary("and", a, b)
-
-
-@compute(ops.Or)
-def _or(cg: CodeGen, op: ops.Or, a: Reg, b: Reg) -> Reg:
-    return cg.e.binary("or", a, b)
-
-
-@compute(ops.Xor)
-def _xor(cg: CodeGen, op: ops.Xor, a: Reg, b: Reg) -> Reg:
-    return cg.e.binary("xor", a, b)
+@compute(ops.And, ops.Or, ops.Xor)
+def _bitwise(cg: CodeGen, op: Op, a: Reg, b: Reg) -> Reg:
+    return cg.e.binary(op.name.removeprefix("tile."), a, b)
 
 
 @compute(ops.Not)
@@ -267,7 +238,7 @@ def _neg(cg: CodeGen, op: ops.Neg, a: Reg) -> Reg:
         bits = e.bitcast(a, f"i{t.bits}", a.n)
         return e.bitcast(e.int_op("xor", bits, 1 << (t.bits - 1)), a.elem, a.n)
     if t.is_float:
-        return e.new(f"fneg {a.type} {a.ref}", a.elem, a.n)
+        return e.fneg(a)
     return e.binary("sub", e.const(0, a.elem, a.n), a)
 
 

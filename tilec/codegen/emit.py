@@ -7,15 +7,18 @@ parser and verifier check it.
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from math import copysign
 from typing import NamedTuple
 
+import numpy as np
+
 from tilec.errors import Location
+from tilec.eval.dtypes import BF16, F16, F32, F64
 from tilec.ir.core import UNKNOWN
-from tilec.ir.types import Element, Pointer, Scalar
+from tilec.ir.types import Element, Pointer
 
 POINTER = "ptr addrspace(1)"
 SHARED = "ptr addrspace(3)"
@@ -25,7 +28,7 @@ _ELEMENTS = {"i1": "i1", "f8e4m3": "i8", "f8e5m2": "i8", "f16": "half", "bf16": 
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "bfloat": 16, "float": 32,
         "double": 64, POINTER: 64, SHARED: 64}
 _SUFFIX = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
-_FLOATS = frozenset(_SUFFIX)
+_FLOATS = {"half": F16, "bfloat": BF16, "float": F32, "double": F64}
 
 
 class Reg(NamedTuple):
@@ -67,11 +70,6 @@ def llvm_element(t: Element) -> str:
     return POINTER if isinstance(t, Pointer) else _ELEMENTS[t.name]
 
 
-def memory_bytes(t: Element) -> int:
-    """Bytes of an element in memory; a bool takes one."""
-    return t.bytes if isinstance(t, Scalar) else 8
-
-
 def literal(value: int | float | bool, elem: str) -> str:
     """The text of a scalar constant. A float is rounded to `elem` to nearest even."""
     # The two zeros are one key of a cache.
@@ -81,22 +79,17 @@ def literal(value: int | float | bool, elem: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _literal(value: int | float | bool | str, elem: str) -> str:
-    if elem in ("float", "double"):
-        if elem == "float":
-            value = _to_f32(float(value))
-        return f"0x{struct.unpack('<Q', struct.pack('<d', float(value)))[0]:016X}"
-    if elem == "half":
-        return f"0xH{struct.unpack('<H', struct.pack('<e', _clamp_f16(float(value))))[0]:04X}"
-    if elem == "bfloat":
-        bits = struct.unpack("<I", struct.pack("<f", _to_f32(float(value))))[0]
-        if value == value:
-            bits += 0x7FFF + ((bits >> 16) & 1)
-        return f"0xR{bits >> 16:04X}"
+    if elem in _FLOATS:
+        with np.errstate(all="ignore"):
+            number = np.asarray(float(value)).astype(_FLOATS[elem])
+        if elem in ("half", "bfloat"):
+            return f"0x{'H' if elem == 'half' else 'R'}{int(number.view(np.uint16)):04X}"
+        return f"0x{int(number.astype(F64).view(np.uint64)):016X}"
     if elem == "i1":
         return "true" if value else "false"
     bits = BITS[elem]
-    number = int(value) & ((1 << bits) - 1)
-    return str(number - (1 << bits) if number >> (bits - 1) else number)
+    low = int(value) & ((1 << bits) - 1)
+    return str(low - (1 << bits) if low >> (bits - 1) else low)
 
 
 def literal_bits(text: str, elem: str) -> int | None:
@@ -107,23 +100,11 @@ def literal_bits(text: str, elem: str) -> int | None:
         if elem in ("half", "bfloat"):
             return int(text[3:], 16)
         bits = int(text, 16)
-        if elem == "double":
-            return bits
-        return int.from_bytes(struct.pack("<f", struct.unpack("<d", struct.pack("<Q", bits))[0]),
-                              "little")
+        return bits if elem == "double" else \
+            int(np.asarray(bits, np.uint64).view(F64).astype(F32).view(np.uint32))
     if text.lstrip("-").isdigit():
         return int(text) & ((1 << BITS[elem]) - 1)
     return None
-
-
-def _to_f32(value: float) -> float:
-    if abs(value) >= 3.4028235677973366e38 and value == value:
-        return float("inf") if value > 0 else float("-inf")
-    return float(struct.unpack("<f", struct.pack("<f", value))[0])
-
-
-def _clamp_f16(value: float) -> float:
-    return value if not abs(value) >= 65520 else float("inf") if value > 0 else float("-inf")
 
 
 class Emit:
@@ -167,6 +148,10 @@ class Emit:
     def binary(self, opcode: str, a: Reg, b: Reg) -> Reg:
         """`opcode` on two values of one type."""
         return self.new(f"{opcode} {a.type} {a.ref}, {b.ref}", a.elem, a.n)
+
+    def fneg(self, a: Reg) -> Reg:
+        """-a of a float."""
+        return self.new(f"fneg {a.type} {a.ref}", a.elem, a.n)
 
     def int_op(self, opcode: str, a: Reg, value: int) -> Reg:
         """`opcode` with a constant on the right; identities cost nothing."""
@@ -243,6 +228,29 @@ class Emit:
             return [whole]
         return [self.new(f"extractvalue {result} {whole.ref}, {i}", elem)
                 for i, elem in enumerate(outs)]
+
+    # ---- memory
+    def load(self, pointer: Reg, elem: str, n: int, align: int) -> Reg:
+        """n elements from a pointer; one gives a scalar."""
+        n = n if n > 1 else 0
+        return self.new(f"load {type_text(elem, n)}, {pointer.type} {pointer.ref}, align {align}",
+                        elem, n)
+
+    def store(self, value: Reg, pointer: Reg, align: int) -> None:
+        """Write through a pointer."""
+        self.do(f"store {value.type} {value.ref}, {pointer.type} {pointer.ref}, align {align}")
+
+    def as_stored(self, x: Reg) -> Reg:
+        """Bools as bytes and pointers as integers: as memory and shuffles have them."""
+        if x.elem == "i1":
+            return self.convert("zext", x, "i8")
+        return self.convert("ptrtoint", x, "i64") if x.elem == POINTER else x
+
+    def as_held(self, x: Reg, elem: str) -> Reg:
+        """The inverse of `as_stored`."""
+        if elem == "i1":
+            return self.compare("ne", x, self.const(0, "i8", x.n))
+        return self.convert("inttoptr", x, POINTER) if elem == POINTER else x
 
     # ---- constants and lanes
     def const(self, value: int | float | bool, elem: str, n: int = 0) -> Reg:
@@ -362,6 +370,19 @@ class Emit:
     def branch(self, cond: Reg, yes: str, no: str) -> None:
         """End the block with a choice."""
         self.do(f"br i1 {cond.ref}, label %{yes}, label %{no}")
+
+    @contextmanager
+    def when(self, cond: Reg | None, hint: str) -> Iterator[None]:
+        """What is written inside runs only where `cond` holds; None is true."""
+        if cond is None:
+            yield
+            return
+        inside, after = self.label(hint), self.label(hint + "_end")
+        self.branch(cond, inside, after)
+        self.start(inside)
+        yield
+        self.jump(after)
+        self.start(after)
 
     def phi(self, elem: str, n: int, sources: Iterable[tuple[Reg, str]]) -> Reg:
         """A phi of (value, predecessor block)."""

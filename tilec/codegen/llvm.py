@@ -170,10 +170,9 @@ def _optimise(module: Any, machine: Any, opt_level: int) -> None:
 def _emit_isolated(llir: str, target: Target, opt_level: int) -> str:
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
-    done = subprocess.run(
-        [sys.executable, "-m", "tilec.codegen.llvm", target.name, str(opt_level)],
-        input=llir, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
-    )
+    done = subprocess.run([sys.executable, "-m", "tilec.codegen.llvm", target.name, str(opt_level)],
+                          input=llir, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": path})
     if done.returncode == 0:
         return done.stdout
     lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]

@@ -11,6 +11,7 @@ from tilec.codegen import (  # noqa: F401  (their rules)
     casts,
     control,
     debug,
+    dot,
     elementwise,
     mathfns,
     mathfns64,
@@ -19,11 +20,12 @@ from tilec.codegen import (  # noqa: F401  (their rules)
     shape,
     shared,
 )
-from tilec.codegen.context import SMEM, CodeGen, lower
+from tilec.codegen.context import SMEM, CodeGen
 from tilec.codegen.emit import Reg, llvm_element
+from tilec.codegen.explain import explain
 from tilec.errors import CompilationError
-from tilec.ir import ops
 from tilec.ir.core import Func, Module, Value
+from tilec.ir.remarks import recorded
 from tilec.ir.types import MemDesc, Pointer, Scalar, Token, bf16, element_of
 from tilec.target import Target
 
@@ -46,6 +48,8 @@ def to_llir(module: Module, target: Target) -> LLIR:
     if target.sm < 80:
         _refuse_bf16(func, target)
     cg = CodeGen(func, module.num_warps, target)
+    if recorded():
+        explain(cg)
     for i, arg in enumerate(func.args):
         cg.env[arg] = _argument(cg, arg, i)
     for op in func.body:
@@ -107,9 +111,3 @@ def _module_text(cg: CodeGen, func: Func, name: str, maxnreg: int) -> str:
     parts.append(f'attributes #0 = {{ nounwind noimplicitfloat "nvvm.reqntid"="{threads},1,1"'
                  f"{limit} }}")
     return "\n".join(parts) + "\n" + cg.debug.text()
-
-
-@lower(ops.Dot)
-def _dot(cg: CodeGen, op: ops.Dot) -> None:
-    raise CompilationError("tl.dot is not lowered yet", op.loc,
-                           "run the kernel in the interpreter: TILEC_RUN=tile, gpu or lowered")

@@ -153,7 +153,7 @@ def reduced_sine(cg: CodeGen, x: Reg, quarter: int, half_pi: Sequence[float], si
     swap = e.compare("ne", e.int_op("and", count, 1), e.const(0, "i32", n))
     flip = e.compare("ne", e.int_op("and", count, 2), e.const(0, "i32", n))
     value = e.select(swap, even, odd)
-    return e.select(flip, e.new(f"fneg {value.type} {value.ref}", value.elem, n), value)
+    return e.select(flip, e.fneg(value), value)
 
 
 def sine(quarter: int) -> Callable[[CodeGen, Reg], Reg]:
@@ -176,13 +176,11 @@ def tanh(cg: CodeGen, x: Reg) -> Reg:
 
 _ERF = tuple(2 / sqrt(pi) * (-1.0) ** k / (factorial(k) * (2 * k + 1)) for k in range(20))
 # Of erfc(x) * e**x**2 in (x - 2.5) / (x + 2.5), x in 1 .. 6.
-_ERFCX = (
-    0.2108063640611437, -0.37173673394897183, 0.2517131932174407, -0.1250330523791005,
-    0.03992253907716543, -0.003993701150164907, -0.0026423660452320166, 0.0008759150772482847,
-    0.00022838205787657672, -0.00012887282410272251, -3.419781348456599e-05,
-    1.8588054692070912e-05, 7.609087234851693e-06, -2.219105854839099e-06,
-    -1.7924349362396187e-06,
-)
+_ERFCX = (0.2108063640611437, -0.37173673394897183, 0.2517131932174407, -0.1250330523791005,
+          0.03992253907716543, -0.003993701150164907, -0.0026423660452320166, 0.0008759150772482847,
+          0.00022838205787657672, -0.00012887282410272251, -3.419781348456599e-05,
+          1.8588054692070912e-05, 7.609087234851693e-06, -2.219105854839099e-06,
+          -1.7924349362396187e-06)
 
 
 def erf(cg: CodeGen, x: Reg) -> Reg:
@@ -194,7 +192,7 @@ def erf(cg: CodeGen, x: Reg) -> Reg:
     middle = _const(e, 2.5, x)
     t = e.binary("fdiv", e.binary("fsub", bounded, middle), e.binary("fadd", bounded, middle))
     square = e.binary("fmul", bounded, bounded)
-    decay = exp(cg, e.new(f"fneg {square.type} {square.ref}", "double", x.n))
+    decay = exp(cg, e.fneg(square))
     one = _const(e, 1.0, x)
     large = e.binary("fsub", one, e.binary("fmul", decay, polynomial(e, t, _ERFCX)))
     use = e.compare("ogt", size, one)

@@ -8,14 +8,14 @@ from functools import lru_cache
 from typing import Any
 
 from tilec.codegen.context import CodeGen, fragment_of, lower
-from tilec.codegen.emit import Emit, Reg, literal_bits, memory_bytes
+from tilec.codegen.emit import Emit, Reg, literal_bits
 from tilec.codegen.values import Tile, plan, whole
 from tilec.ir import ops
 from tilec.ir.axis import low_bit
 from tilec.ir.core import Value
 from tilec.ir.fragment import Fragment
 from tilec.ir.swizzle import vector_width
-from tilec.ir.types import Element, Pointer, Tensor, element_of
+from tilec.ir.types import Tensor, element_of, pointee_of
 
 MAX_BYTES = 16
 
@@ -35,19 +35,25 @@ class Access:
 def access_of(cg: CodeGen, op: Any, size: int) -> Access:
     """The widest pieces that pointers, mask and layout allow."""
     frag = fragment_of(op.ptr)
-    info = cg.axis.get(op.ptr)
     best = Access(1, tuple(range(frag.num_registers)))
-    for dim, extent in enumerate(frag.shape):
-        limit = min(MAX_BYTES // size, low_bit(info.contiguity[dim]),
-                    info.divisibility[dim] // size)
-        if op.mask is not None:
-            limit = min(limit, low_bit(cg.axis.get(op.mask).constancy[dim]))
-        if dim in frag.padded_dims:
-            limit = min(limit, low_bit(extent))
+    for dim in range(len(frag.shape)):
+        limit = min(access_limits(cg, op, size, dim).values())
         if limit > best.width:
             found = _register_runs(frag, dim, limit)
             best = found if found.width > best.width else best
     return best
+
+
+def access_limits(cg: CodeGen, op: Any, size: int, dim: int) -> dict[str, int]:
+    """What bounds the elements of a piece along a dimension, by the bound's name."""
+    frag, info = fragment_of(op.ptr), cg.axis.get(op.ptr)
+    limits = {"size": MAX_BYTES // size, "contiguity": low_bit(info.contiguity[dim]),
+              "alignment": info.divisibility[dim] // size}
+    if op.mask is not None:
+        limits["mask"] = low_bit(cg.axis.get(op.mask).constancy[dim])
+    if dim in frag.padded_dims:
+        limits["extent"] = low_bit(frag.shape[dim])
+    return limits
 
 
 @lru_cache(maxsize=2048)
@@ -62,14 +68,15 @@ def _register_runs(frag: Fragment, dim: int, limit: int) -> Access:
 DEAD = Reg("false", "i1")
 
 
-def live_register(cg: CodeGen, frag: Fragment, register: int) -> Reg | None:
+def live_register(cg: CodeGen, frag: Fragment, register: int,
+                  dims: Sequence[int] | None = None) -> Reg | None:
     """Whether a register's coordinates lie inside the tile: None (always), DEAD, or a predicate.
 
-    Only extents that are stored padded have coordinates outside.
+    Only extents that are stored padded have coordinates outside. dims: those that count; all.
     """
     total: Reg | None = None
     place = frag.register_coords[register]
-    for dim in frag.padded_dims:
+    for dim in frag.padded_dims if dims is None else dims:
         bases = [b[dim] for b in (*frag.lane_bases, *frag.warp_bases)]
         room = frag.shape[dim] - place.base[dim] - place.xor[dim]
         if room <= 0:
@@ -113,8 +120,7 @@ def both(e: Emit, *conditions: Reg | None) -> Reg | None:
 # ---- bits of a piece
 def to_words(e: Emit, x: Reg) -> list[Reg]:
     """A piece's elements as what memory instructions move: words of 32 (or 64, or fewer) bits."""
-    if x.elem == "i1":
-        x = e.convert("zext", x, "i8")
+    x = e.as_stored(x)
     total = x.bits * x.lanes
     unit = 64 if x.bits == 64 else min(32, total)
     packed = e.bitcast(x, f"i{unit}", 0 if total == unit else total // unit)
@@ -135,8 +141,7 @@ def constant_words(x: Reg) -> list[int] | None:
 def from_words(e: Emit, words: Sequence[Reg], elem: str, width: int) -> Reg:
     """The inverse of `to_words`."""
     stored = "i8" if elem == "i1" else elem
-    x = e.bitcast(e.build(words), stored, width if width > 1 else 0)
-    return e.compare("ne", x, e.const(0, "i8", x.n)) if elem == "i1" else x
+    return e.as_held(e.bitcast(e.build(words), stored, width if width > 1 else 0), elem)
 
 
 def word_shape(size: int, width: int) -> tuple[int, int]:
@@ -176,15 +181,12 @@ def load_piece(cg: CodeGen, op: Any, pointer: Reg, offset: int, elem: str, width
                pred: Reg | None, other: Reg | None) -> Reg:
     """One piece; where `pred` does not hold, `other` or zeros."""
     e = cg.e
-    size = memory_bytes(element_of(op.result.type))
+    size = element_of(op.result.type).bytes
     count, bits = word_shape(size, width)
     word = f"i{bits}"
     modifiers, policy = _modifiers(cg, op)
     if pred is None and modifiers == ".global":
-        at = cg.shift(pointer, offset)
-        kind = f"<{count} x {word}>" if count > 1 else word
-        loaded = e.new(f"load {kind}, {at.type} {at.ref}, align {size * width}", word,
-                       count if count > 1 else 0)
+        loaded = e.load(cg.shift(pointer, offset), word, count, size * width)
         return from_words(e, [loaded], elem, width)
     letter = _CONSTRAINT[bits]
     # A byte is moved through a 16-bit register.
@@ -229,10 +231,8 @@ def store_piece(cg: CodeGen, op: Any, pointer: Reg, offset: int, value: Reg, pre
     bits, count = words[0].bits, len(words)
     modifiers, policy = _modifiers(cg, op)
     if pred is None and modifiers == ".global":
-        at = cg.shift(pointer, offset)
-        packed = e.bitcast(e.convert("zext", value, "i8") if value.elem == "i1" else value,
-                           words[0].elem, count if count > 1 else 0)
-        e.do(f"store {packed.type} {packed.ref}, {at.type} {at.ref}, align {count * bits // 8}")
+        packed = e.bitcast(e.as_stored(value), words[0].elem, count if count > 1 else 0)
+        e.store(packed, cg.shift(pointer, offset), count * bits // 8)
         return
     args = [e.resize(w, "i16", False) if bits == 8 else w for w in words]
     names = ", ".join(f"${i}" for i in range(count))
@@ -253,11 +253,6 @@ def store_piece(cg: CodeGen, op: Any, pointer: Reg, offset: int, value: Reg, pre
 
 
 # ---- whole ops
-def pointee_of(value: Value) -> Element:
-    """What a pointer, or the pointers of a tile, point to."""
-    pointer = element_of(value.type)
-    assert isinstance(pointer, Pointer)
-    return pointer.pointee
 
 
 class Lanes:
@@ -301,7 +296,7 @@ def _load(cg: CodeGen, op: ops.Load) -> None:
         return
     frag = fragment_of(op.result)
     pointers, mask, other = cg.tile(op.ptr), _plain(cg, op.mask), _plain(cg, op.other)
-    access = access_of(cg, op, memory_bytes(pointee_of(op.ptr)))
+    access = access_of(cg, op, pointee_of(op.ptr.type).bytes)
     if access.width == 1:
         _load_distinct(cg, op, frag, elem, pointers, mask, other)
         return
@@ -350,7 +345,7 @@ def _store(cg: CodeGen, op: ops.Store) -> None:
     frag = fragment_of(op.ptr)
     pointers, mask = cg.tile(op.ptr), _plain(cg, op.mask)
     value = cg.whole(op.value)
-    access = access_of(cg, op, memory_bytes(pointee_of(op.ptr)))
+    access = access_of(cg, op, pointee_of(op.ptr.type).bytes)
     lanes, mine = Lanes(cg.e), owner(cg, frag)
     todo = []
     for piece in access.pieces():

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from tilec.codegen.context import CodeGen, thread_columns
-from tilec.codegen.emit import POINTER, Reg
+from tilec.codegen.emit import Reg
 from tilec.codegen.memory import DEAD, both, is_copy, live_register, owner
 from tilec.codegen.shuffle import from_lane, map_words
 from tilec.ir.conversion import NoOp, Plan, Registers, Select, Shared, Shuffles
 from tilec.ir.fragment import Fragment
 from tilec.ir.linear import LinearLayout
+from tilec.ir.swizzle import split_offsets
 
 
 def execute(cg: CodeGen, plan: Plan, x: Reg, offset: int) -> Reg:
@@ -27,20 +28,6 @@ def execute(cg: CodeGen, plan: Plan, x: Reg, offset: int) -> Reg:
         return _shuffles(cg, plan, x)
     assert isinstance(plan, Shared)
     return _shared(cg, plan, x, offset)
-
-
-def as_stored(cg: CodeGen, x: Reg) -> Reg:
-    """Bools as bytes and pointers as integers, as plans move them."""
-    if x.elem == "i1":
-        return cg.e.convert("zext", x, "i8")
-    return cg.e.convert("ptrtoint", x, "i64") if x.elem == POINTER else x
-
-
-def as_held(cg: CodeGen, x: Reg, elem: str) -> Reg:
-    """The inverse of `as_stored`."""
-    if elem == "i1":
-        return cg.e.compare("ne", x, cg.e.const(0, "i8", x.n))
-    return cg.e.convert("inttoptr", x, POINTER) if elem == POINTER else x
 
 
 # ---- shuffles
@@ -106,12 +93,7 @@ def _shared(cg: CodeGen, plan: Shared, x: Reg, offset: int) -> Reg:
         _store_all(cg, plan, x, repetition.store, offset, size)
         _fence(cg, plan)
         loaded = _access(cg, plan.load, plan.vec_load, len(repetition.load), offset, size)
-        parts = []
-        for pointer in loaded:
-            kind = f"<{plan.vec_load} x {x.elem}>" if plan.vec_load > 1 else x.elem
-            parts.append(e.new(f"load {kind}, {pointer.type} {pointer.ref}, "
-                               f"align {size * plan.vec_load}", x.elem,
-                               plan.vec_load if plan.vec_load > 1 else 0))
+        parts = [e.load(p, x.elem, plan.vec_load, size * plan.vec_load) for p in loaded]
         lanes = [lane for part in parts for lane in e.lane_list(part)]
         found.update(zip(repetition.load, lanes, strict=True))
     copies = plan.copies or tuple(sorted(found))
@@ -128,42 +110,36 @@ def _fence(cg: CodeGen, plan: Shared) -> None:
 def _store_all(cg: CodeGen, plan: Shared, x: Reg, registers: Sequence[int], offset: int,
                size: int) -> None:
     e, width = cg.e, plan.vec_store
-    skipped = plan.skip_warps << 5
-    done = e.label("stored")
     pointers = _access(cg, plan.store, width, len(registers), offset, size)
-    if skipped:
-        write = e.label("store")
-        e.branch(cg.is_thread(skipped), write, done)
-        e.start(write)
-    for i, pointer in enumerate(pointers):
-        part = e.gather(x, registers[i * width:(i + 1) * width])
-        e.do(f"store {part.type} {part.ref}, {pointer.type} {pointer.ref}, align {size * width}")
-    if skipped:
-        e.jump(done)
-        e.start(done)
+    with e.when(cg.is_thread(plan.skip_warps << 5) if plan.skip_warps else None, "store"):
+        for i, pointer in enumerate(pointers):
+            e.store(e.gather(x, registers[i * width:(i + 1) * width]), pointer, size * width)
 
 
 def _access(cg: CodeGen, access: LinearLayout, width: int, count: int, offset: int, size: int
             ) -> list[Reg]:
-    """Pointers of accesses 0, width, 2 width, ...: the thread's part once, constants where the
-    bits of a register are the thread's own in no case, else one XOR."""
-    e = cg.e
-    columns = thread_columns(access)
-    used = 0
-    for c in columns:
-        used |= c
-    used |= access.flip_bits
-    base = cg.thread_bits([c * size for c in columns])
-    base = e.int_op("xor", base, access.flip_bits * size)
-    flip = access.flip_bits
+    """Pointers of accesses 0, width, 2 width, ..."""
+    return shared_pointers(cg, access, size, [(r, 0) for r in range(0, count, width)],
+                           lambda thread: cg.shared_address(offset, thread))
+
+
+def shared_pointers(cg: CodeGen, access: LinearLayout, size: int,
+                    places: Iterable[tuple[int, int]], address: Callable[[Reg], Reg]) -> list[Reg]:
+    """Pointers to elements of `size` bytes, for (register, constant bytes to add) each.
+
+    The thread's part is computed once; a register adds a constant where its bits are the thread's
+    own in no case, else one XOR. address: a pointer from a byte offset.
+    """
+    e, parts = cg.e, split_offsets(access)
+    base = e.int_op("xor", cg.thread_bits([c * size for c in thread_columns(access)]),
+                    access.flip_bits * size)
     bases: dict[int, Reg] = {}
     out = []
-    for i in range(0, count, width):
-        at = access.apply_packed(register=i) ^ flip
-        mixed, apart = at & used, at & ~used
+    for register, more in places:
+        mixed, apart = parts[register]
         if mixed not in bases:
-            bases[mixed] = cg.shared_address(offset, e.int_op("xor", base, mixed * size))
-        out.append(cg.shift(bases[mixed], apart * size))
+            bases[mixed] = address(e.int_op("xor", base, mixed * size))
+        out.append(cg.shift(bases[mixed], apart * size + more))
     return out
 
 
@@ -178,17 +154,8 @@ def through_memory(cg: CodeGen, x: Reg, src: Fragment, dst: Fragment, offset: in
             continue
         pointer = _row_major(cg, src, r, offset, size)
         lane = e.lane(x, r)
-        condition = both(e, mine, live)
-        store = f"store {lane.elem} {lane.ref}, {pointer.type} {pointer.ref}, align {size}"
-        if condition is None:
-            e.do(store)
-            continue
-        write, after = e.label("store"), e.label("stored")
-        e.branch(condition, write, after)
-        e.start(write)
-        e.do(store)
-        e.jump(after)
-        e.start(after)
+        with e.when(both(e, mine, live), "store"):
+            e.store(lane, pointer, size)
     cg.barrier()
     parts = []
     for r in range(dst.num_registers):
@@ -201,7 +168,7 @@ def through_memory(cg: CodeGen, x: Reg, src: Fragment, dst: Fragment, offset: in
             # A dead element reads some place inside the scratch.
             start = cg.shared_address(offset)
             pointer = e.select(live, pointer, start)
-        parts.append(e.new(f"load {x.elem}, {pointer.type} {pointer.ref}, align {size}", x.elem))
+        parts.append(e.load(pointer, x.elem, 1, size))
     return e.build(parts)
 
 

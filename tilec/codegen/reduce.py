@@ -95,8 +95,7 @@ def _in_thread(cg: CodeGen, values: Sequence[Reg], members: Sequence[Sequence[in
         out = combine(part(a, 0, m), b)
         e.dbg = dbg
         rest = part(a, m, n) if m < n else None
-        return out if rest is None else \
-            [e.concat([v, r]) for v, r in zip(out, rest, strict=True)]
+        return out if rest is None else [e.concat([v, r]) for v, r in zip(out, rest, strict=True)]
 
     width = max(1, min(count, WIDTH // rows))
     out = part(flat, 0, width)
@@ -139,23 +138,16 @@ def _across_warps(cg: CodeGen, op: ops.Reduce, plan: ReducePlan, values: Sequenc
     place = [p * count for p in plan.thread_places]
     free = fragment_of(op.inputs[0]).free_masks
     mask = free["lane"] | free["warp"] << 5 | sum(1 << b for b in plan.lanes)
-    write, done = e.label("partial"), e.label("reduce")
     at = cg.thread_bits([p | o for p, o in zip(place, own, strict=True)])
-    if mask:
-        e.branch(cg.is_thread(mask), write, done)
-        e.start(write)
     bases = []
-    for value, area in zip(values, areas, strict=False):
-        stored = e.convert("zext", value, "i8") if value.elem == "i1" else value
-        size = stored.bits // 8
-        bases.append((stored.elem, size, op.offset + area))
-        pointer = cg.shared_address(op.offset + area, e.int_op("shl", at, size.bit_length() - 1))
-        for i, lane in enumerate(e.lane_list(stored)):
-            to = cg.shift(pointer, plan.places[i] * count * size)
-            e.do(f"store {lane.elem} {lane.ref}, {to.type} {to.ref}, align {size}")
-    if mask:
-        e.jump(done)
-        e.start(done)
+    with e.when(cg.is_thread(mask) if mask else None, "partial"):
+        for value, area in zip(values, areas, strict=False):
+            stored = e.as_stored(value)
+            size, base = stored.bits // 8, op.offset + area
+            bases.append((stored.elem, size, base))
+            pointer = cg.shared_address(base, e.int_op("shl", at, size.bit_length() - 1))
+            for i, lane in enumerate(e.lane_list(stored)):
+                e.store(lane, cg.shift(pointer, plan.places[i] * count * size), size)
     cg.barrier()
     # Each thread loads a few partial results, others of its warp the rest, which meet by shuffles.
     helpers = plan.lanes[:max(0, len(plan.warps) - LOADED.bit_length() + 1)]
@@ -166,14 +158,9 @@ def _across_warps(cg: CodeGen, op: ops.Reduce, plan: ReducePlan, values: Sequenc
     thread = cg.thread_bits(place)
     for (elem, size, base), value in zip(bases, values, strict=True):
         pointer = cg.shared_address(base, e.int_op("shl", thread, size.bit_length() - 1))
-        parts = []
-        for start in plan.places:
-            source = cg.shift(pointer, start * count * size)
-            parts.append(e.new(f"load <{share} x {elem}>, {source.type} {source.ref}, "
-                               f"align {min(16, share * size)}", elem, share))
-        joined = e.concat(parts)
-        loaded.append(e.compare("ne", joined, e.const(0, "i8", joined.n))
-                      if value.elem == "i1" else joined)
+        parts = [e.load(cg.shift(pointer, start * count * size), elem, share, min(16, share * size))
+                 for start in plan.places]
+        loaded.append(e.as_held(e.concat(parts), value.elem))
     rows = len(plan.places)
     members = [[i * share + w for w in range(share)] for i in range(rows)]
     return _by_shuffles(cg, _in_thread(cg, loaded, members, combine), helpers, combine)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from tilec.codegen.context import CodeGen, fragment_of, lower
 from tilec.codegen.emit import Reg
-from tilec.codegen.move import as_held, as_stored, execute, through_memory
+from tilec.codegen.move import execute, through_memory
 from tilec.codegen.values import remap
 from tilec.ir import ops
 from tilec.ir.conversion import NoOp, Registers
@@ -48,7 +48,7 @@ def _rename(cg: CodeGen, op: ops.ExpandDims | ops.Broadcast | ops.Trans,
             source: Callable[[Coords], Coords]) -> None:
     """Every result register is the operand's register at source(coordinates)."""
     src, dst = fragment_of(op.x), fragment_of(op.result)
-    of = _by_coords(src)
+    of = by_coords(src)
     registers = [of[source(_coords(dst, r))] for r in range(dst.num_registers)]
     for a, b in zip((*src.lane_bases, *src.warp_bases), (*dst.lane_bases, *dst.warp_bases),
                     strict=True):
@@ -62,7 +62,8 @@ def _coords(frag: Fragment, register: int) -> Coords:
 
 
 @lru_cache(maxsize=1024)
-def _by_coords(frag: Fragment) -> dict[Coords, int]:
+def by_coords(frag: Fragment) -> dict[Coords, int]:
+    """The first register at each constant part of coordinates."""
     found: dict[Coords, int] = {}
     for r in range(frag.num_registers):
         found.setdefault(_coords(frag, r), r)
@@ -83,12 +84,12 @@ def _move(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape) -> None:
                      for part, _ in plan.parts for r in permutation]
         cg.env[op.result] = remap(held, registers)
         return
-    x = as_stored(cg, cg.whole(op.x))
+    x = cg.e.as_stored(cg.whole(op.x))
     if plan.plan is None:
         moved = through_memory(cg, x, src, dst, op.offset)
     else:
         moved = _parts(cg, op, x, src)
-    cg.set(op.result, as_held(cg, moved, cg.element(op.result)))
+    cg.set(op.result, cg.e.as_held(moved, cg.element(op.result)))
 
 
 def _parts(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape, x: Reg, src: Fragment) -> Reg:

@@ -11,11 +11,8 @@ ALL_LANES = -1
 
 def map_words(e: Emit, x: Reg, f: Callable[[Reg], Reg]) -> Reg:
     """`f` on each 32-bit word of a value; the lanes of narrow types share words."""
-    if x.elem == "i1":
-        moved = map_words(e, e.convert("zext", x, "i8"), f)
-        return e.compare("ne", moved, e.const(0, "i8", x.n))
-    if x.elem == POINTER:
-        return e.convert("inttoptr", map_words(e, e.convert("ptrtoint", x, "i64"), f), POINTER)
+    if x.elem in ("i1", POINTER):
+        return e.as_held(map_words(e, e.as_stored(x), f), x.elem)
     wide = pad_lanes(e, x, -(-x.bits * x.lanes // 32) * 32 // x.bits)
     count = wide.bits * wide.lanes // 32
     words = e.bitcast(wide, "i32", count if count > 1 else 0)

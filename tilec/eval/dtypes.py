@@ -26,11 +26,10 @@ BOOL: DType = np.dtype(np.bool_)
 FLOATS = (F16, BF16, F32, F64, E4M3, E5M2)
 FP8_MAX = {E4M3: np.float32(448), E5M2: np.float32(57344)}
 
-_NUMPY: dict[str, DType] = {
-    "i1": BOOL, "f8e4m3": E4M3, "f8e5m2": E5M2, "f16": F16, "bf16": BF16, "f32": F32, "f64": F64,
-    **{f"i{b}": np.dtype(f"int{b}") for b in (8, 16, 32, 64)},
-    **{f"u{b}": np.dtype(f"uint{b}") for b in (8, 16, 32, 64)},
-}
+_NUMPY: dict[str, DType] = {"i1": BOOL, "f8e4m3": E4M3, "f8e5m2": E5M2, "f16": F16, "bf16": BF16,
+                            "f32": F32, "f64": F64,
+                            **{f"i{b}": np.dtype(f"int{b}") for b in (8, 16, 32, 64)},
+                            **{f"u{b}": np.dtype(f"uint{b}") for b in (8, 16, 32, 64)}}
 _IR = {dtype: ir.SCALARS[name] for name, dtype in _NUMPY.items()}
 
 

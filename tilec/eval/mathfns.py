@@ -20,13 +20,10 @@ def _rsqrt(x: Array) -> Array:
     return np.asarray(1.0 / np.sqrt(x))
 
 
-FUNCTIONS: dict[str, Callable[[Array], Array]] = {
-    "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sin": np.sin, "cos": np.cos,
-    "tanh": np.tanh, "erf": _erf, "rsqrt": _rsqrt,
-}
-_EXACT: dict[str, Callable[[Array], Array]] = {
-    "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil,
-}
+FUNCTIONS: dict[str, Callable[[Array], Array]] = {"exp": np.exp, "exp2": np.exp2, "log": np.log,
+                                                  "log2": np.log2, "sin": np.sin, "cos": np.cos,
+                                                  "tanh": np.tanh, "erf": _erf, "rsqrt": _rsqrt}
+_EXACT: dict[str, Callable[[Array], Array]] = {"sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil}
 
 
 @np.errstate(all="ignore")

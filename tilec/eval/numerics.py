@@ -41,7 +41,8 @@ def true_div(a: Array, b: Array) -> Array:
 
 @_quiet
 def c_rem(a: Array, b: Array) -> Array:
-    """Integer remainder with the dividend's sign; 0 where b is 0 (poison to the interpreter)."""
+    """Remainder with the dividend's sign, exact; of integers 0 where b is 0 (poison to the
+    interpreter)."""
     if a.dtype == BOOL:
         return np.zeros(np.broadcast_shapes(a.shape, b.shape), BOOL)
     return np.asarray(np.fmod(a, b))
@@ -56,16 +57,6 @@ def c_div(a: Array, b: Array) -> Array:
         return np.asarray(a // b)
     # What remains after the remainder is taken off divides exactly, so flooring does not matter.
     return np.asarray((a - np.fmod(a, b)) // b)
-
-
-@_quiet
-def fmod(a: Array, b: Array) -> Array:
-    """Float remainder with the dividend's sign, exact."""
-    return np.asarray(np.fmod(a, b))
-
-
-def _as_uint8(op: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
-    return (op(a.view(np.uint8), b.view(np.uint8)) & 1).view(BOOL)
 
 
 def _shift_amount(b: Array, width: int) -> tuple[Array, Array]:
@@ -93,21 +84,6 @@ def shr(a: Array, b: Array) -> Array:
         amount = np.where(small, amount, np.asarray(width - 1, b.dtype))
         return np.asarray(np.right_shift(a, amount))
     return np.where(small, np.right_shift(a, amount), np.zeros((), a.dtype))
-
-
-def and_(a: Array, b: Array) -> Array:
-    """Bitwise and."""
-    return np.asarray(a & b)
-
-
-def or_(a: Array, b: Array) -> Array:
-    """Bitwise or."""
-    return np.asarray(a | b)
-
-
-def xor(a: Array, b: Array) -> Array:
-    """Bitwise exclusive or."""
-    return np.asarray(a ^ b)
 
 
 @_quiet
@@ -152,17 +128,11 @@ def _with_zeros(out: Array, a: Array, b: Array, negative: bool) -> Array:
 
 
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
-    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "eq": np.equal, "ne": np.not_equal,
-}
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
+    "ne": np.not_equal}
 
 
 @_quiet
 def compare(a: Array, b: Array, predicate: str) -> Array:
     """predicate: lt, le, gt, ge, eq or ne; with a NaN only `ne` is true."""
     return np.asarray(_COMPARE[predicate](a, b))
-
-
-def select(condition: Array, a: Array, b: Array) -> Array:
-    """`a` where the condition holds, else `b`."""
-    return np.where(condition, a, b)

@@ -7,6 +7,8 @@ Memory, control flow and the grid are the interpreter's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tilec.eval import numerics as num
@@ -18,7 +20,7 @@ from tilec.ir import ops
 from tilec.ir.core import Op
 from tilec.ir.ops.elementwise import MathUnary
 from tilec.ir.rules import Rules
-from tilec.ir.types import Pointer, element_of, scalar_of, shape_of
+from tilec.ir.types import pointee_of, scalar_of, shape_of
 
 rule = Rules("eval")
 
@@ -43,29 +45,23 @@ def exact(op: Op) -> bool:
 
 # -- elementwise ------------------------------------------------------------------------------
 
-@rule(ops.Add)
-def _(op: ops.Add, lhs: Array, rhs: Array) -> Array:
-    return num.add(lhs, rhs)
+def _by_operands(function: Callable[..., Array]) -> Callable[..., Array]:
+    """The rule of an op whose attributes do not count."""
+    return lambda op, *operands: np.asarray(function(*operands))
 
 
-@rule(ops.Sub)
-def _(op: ops.Sub, lhs: Array, rhs: Array) -> Array:
-    return num.sub(lhs, rhs)
-
-
-@rule(ops.Mul)
-def _(op: ops.Mul, lhs: Array, rhs: Array) -> Array:
-    return num.mul(lhs, rhs)
+for _op, _function in (
+        (ops.Add, num.add), (ops.Sub, num.sub), (ops.Mul, num.mul), (ops.Rem, num.c_rem),
+        (ops.And, np.bitwise_and), (ops.Or, np.bitwise_or), (ops.Xor, np.bitwise_xor),
+        (ops.Shl, num.shl), (ops.Shr, num.shr), (ops.Fma, fma), (ops.Neg, num.neg),
+        (ops.Not, np.invert), (ops.Abs, num.abs_), (ops.Select, np.where), (ops.Hint, np.asarray),
+        (ops.ConvertLayout, np.asarray)):
+    rule(_op)(_by_operands(_function))
 
 
 @rule(ops.Div)
 def _(op: ops.Div, lhs: Array, rhs: Array) -> Array:
     return num.true_div(lhs, rhs) if is_float(lhs.dtype) else num.c_div(lhs, rhs)
-
-
-@rule(ops.Rem)
-def _(op: ops.Rem, lhs: Array, rhs: Array) -> Array:
-    return num.fmod(lhs, rhs) if is_float(lhs.dtype) else num.c_rem(lhs, rhs)
 
 
 @rule(ops.Minimum)
@@ -78,59 +74,9 @@ def _(op: ops.Maximum, lhs: Array, rhs: Array) -> Array:
     return num.maximum(lhs, rhs, op.propagate_nan)
 
 
-@rule(ops.And)
-def _(op: ops.And, lhs: Array, rhs: Array) -> Array:
-    return num.and_(lhs, rhs)
-
-
-@rule(ops.Or)
-def _(op: ops.Or, lhs: Array, rhs: Array) -> Array:
-    return num.or_(lhs, rhs)
-
-
-@rule(ops.Xor)
-def _(op: ops.Xor, lhs: Array, rhs: Array) -> Array:
-    return num.xor(lhs, rhs)
-
-
-@rule(ops.Shl)
-def _(op: ops.Shl, lhs: Array, rhs: Array) -> Array:
-    return num.shl(lhs, rhs)
-
-
-@rule(ops.Shr)
-def _(op: ops.Shr, lhs: Array, rhs: Array) -> Array:
-    return num.shr(lhs, rhs)
-
-
 @rule(ops.Cmp)
 def _(op: ops.Cmp, lhs: Array, rhs: Array) -> Array:
     return num.compare(lhs, rhs, op.predicate)
-
-
-@rule(ops.Fma)
-def _(op: ops.Fma, a: Array, b: Array, c: Array) -> Array:
-    return fma(a, b, c)
-
-
-@rule(ops.Select)
-def _(op: ops.Select, cond: Array, a: Array, b: Array) -> Array:
-    return num.select(cond, a, b)
-
-
-@rule(ops.Neg)
-def _(op: ops.Neg, x: Array) -> Array:
-    return num.neg(x)
-
-
-@rule(ops.Not)
-def _(op: ops.Not, x: Array) -> Array:
-    return np.asarray(~x)
-
-
-@rule(ops.Abs)
-def _(op: ops.Abs, x: Array) -> Array:
-    return num.abs_(x)
 
 
 @rule(MathUnary)
@@ -150,14 +96,7 @@ def _(op: ops.Bitcast, x: Array) -> Array:
 
 @rule(ops.AddPtr)
 def _(op: ops.AddPtr, ptr: Array, offset: Array) -> Array:
-    pointer = element_of(op.ptr.type)
-    assert isinstance(pointer, Pointer)
-    return np.asarray(ptr + offset.astype(np.int64) * np.int64(pointer.pointee.bytes))
-
-
-@rule(ops.Hint)
-def _(op: ops.Hint, x: Array) -> Array:
-    return x
+    return np.asarray(ptr + offset.astype(np.int64) * np.int64(pointee_of(op.ptr.type).bytes))
 
 
 # -- shapes -----------------------------------------------------------------------------------
@@ -200,11 +139,6 @@ def _(op: ops.Reshape, x: Array) -> Array:
 def _(op: ops.Trans, x: Array) -> Array:
     leading = x.ndim - len(op.order)
     return np.transpose(x, (*range(leading), *(leading + i for i in op.order)))
-
-
-@rule(ops.ConvertLayout)
-def _(op: ops.ConvertLayout, x: Array) -> Array:
-    return x
 
 
 # -- dot --------------------------------------------------------------------------------------

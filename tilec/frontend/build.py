@@ -100,8 +100,7 @@ def _check_names(fn: Function, specs: Mapping[str, Spec], constexprs: Mapping[st
                 f'pass it, or give its type in the signature, as in {{"{p.name}": "*fp32"}}')
 
 
-def _parameter(block: Block, attrs: list[dict[str, Any]], name: str,
-               spec: Spec | constexpr) -> Any:
+def _parameter(block: Block, attrs: list[dict[str, Any]], name: str, spec: Spec | constexpr) -> Any:
     if isinstance(spec, constexpr):
         return spec.value
     if isinstance(spec, ArgSpec):

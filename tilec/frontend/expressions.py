@@ -19,18 +19,14 @@ _BINARY: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Div: ("/", operator.truediv), ast.FloorDiv: ("//", operator.floordiv),
     ast.Mod: ("%", operator.mod), ast.Pow: ("**", operator.pow),
     ast.LShift: ("<<", operator.lshift), ast.RShift: (">>", operator.rshift),
-    ast.BitAnd: ("&", operator.and_),
-    ast.BitOr: ("|", operator.or_), ast.BitXor: ("^", operator.xor),
-    ast.MatMult: ("@", operator.matmul),
-}
+    ast.BitAnd: ("&", operator.and_), ast.BitOr: ("|", operator.or_),
+    ast.BitXor: ("^", operator.xor), ast.MatMult: ("@", operator.matmul)}
 _UNARY: dict[type[ast.unaryop], tuple[str, Callable[[Any], Any]]] = {
     ast.USub: ("-", operator.neg), ast.UAdd: ("+", operator.pos),
-    ast.Invert: ("~", operator.invert),
-}
+    ast.Invert: ("~", operator.invert)}
 _COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Eq: ("==", operator.eq), ast.NotEq: ("!=", operator.ne), ast.Lt: ("<", operator.lt),
-    ast.LtE: ("<=", operator.le), ast.Gt: (">", operator.gt), ast.GtE: (">=", operator.ge),
-}
+    ast.LtE: ("<=", operator.le), ast.Gt: (">", operator.gt), ast.GtE: (">=", operator.ge)}
 _FAILURES = (TypeError, ValueError, ArithmeticError, LookupError)
 
 

@@ -257,8 +257,7 @@ def _cell(cell: Any) -> object:
         return None
 
 
-def _mix(name: str, value: object, digest: Any, watch: Watch,
-         seen: set[int]) -> None:
+def _mix(name: str, value: object, digest: Any, watch: Watch, seen: set[int]) -> None:
     """Add to a digest what a name stands for, as far as it changes the generated code."""
     if is_constexpr(value):
         value = value.value  # type: ignore[attr-defined]

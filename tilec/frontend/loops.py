@@ -127,8 +127,7 @@ def visit_for(v: Visitor, node: ast.For) -> None:
 
 def _unrolled(v: Visitor, node: ast.For, items: Any) -> None:
     if len(items) > MAX_UNROLL:
-        raise v.error(node.iter, f"this loop would be unrolled {len(items)} times",
-                      "use tl.range")
+        raise v.error(node.iter, f"this loop would be unrolled {len(items)} times", "use tl.range")
     for item in items:
         assign(v, node.target, item, keep_numbers=True)
         body(v, node.body)
@@ -164,8 +163,7 @@ def _run_time_for(v: Visitor, node: ast.For, space: Any) -> None:
     block.insert(ops.Yield([yields[i] for i in kept], loc=v.builder.loc))
     op = v.builder.insert(ops.For(lo.handle, hi.handle, step.handle,
                                   [carried.init[i] for i in kept], body=block,
-                                  loc=v.location(node), num_stages=space.num_stages,
-                                  unroll=space.unroll))
+                                  loc=v.location(node), **space.attributes))
     v.names = carried.after(_spread(carried.init, kept, op.results))
 
 
@@ -255,6 +253,9 @@ def visit_while(v: Visitor, node: ast.While) -> None:
     v.names = carried.enter(before.args)
     with v.context.inside(before):
         test = v.visit(node.test)
+        disable_licm = False
+        if isinstance(test, control.condition):
+            test, disable_licm = test.value, test.disable_licm
         known = truth(v, node.test, test)
         if known is not None:
             _static_while(v, node, carried, known)
@@ -277,7 +278,7 @@ def visit_while(v: Visitor, node: ast.While) -> None:
     before.insert(ops.Condition(cond, before.args, loc=v.location(node.test)))
     after.insert(ops.Yield([yields[i] for i in kept], loc=v.builder.loc))
     op = v.builder.insert(ops.While([carried.init[i] for i in kept], before=before, after=after,
-                                    loc=v.location(node)))
+                                    loc=v.location(node), disable_licm=disable_licm))
     v.names = carried.after(_spread(carried.init, kept, op.results))
 
 

@@ -123,7 +123,17 @@ def visit_attribute(v: Visitor, node: ast.Attribute) -> Any:
     return value.value if is_constexpr(value) else value
 
 
+_NOT_YET = frozenset((  # Triton's names, of which the nearest spelling is no substitute
+    "advance associative_scan atomic_and atomic_cas atomic_max atomic_min atomic_or atomic_xchg "
+    "atomic_xor cat cumprod cumsum dot_scaled flip gather histogram inline_asm_elementwise "
+    "interleave join load_tensor_descriptor make_block_ptr make_tensor_descriptor "
+    "map_elementwise philox rand rand4x randint randint4x randn randn4x sort split "
+    "store_tensor_descriptor swizzle2d topk umulhi").split())
+
+
 def _advise(base: str, name: str, owner: Any) -> str:
+    if name in _NOT_YET and getattr(owner, "__name__", "").startswith("tilec.language"):
+        return f"`{base}.{name}` is not there yet; docs/from-triton.md lists what is missing"
     public = [n for n in dir(owner) if not n.startswith("_")]
     found = did_you_mean(name, public)
     return found.replace("`", f"`{base}.", 1) if found else ""

@@ -16,8 +16,7 @@ from tilec.ir import types as ir
 from tilec.language import dtypes as dt
 from tilec.language.values import constexpr
 
-_KNOWN = [prefix + name for t in dt.ALL for name in (t.short, t.name)
-          for prefix in ("", "*", "*k")]
+_KNOWN = [prefix + name for t in dt.ALL for name in (t.short, t.name) for prefix in ("", "*", "*k")]
 
 
 @dataclass(frozen=True)

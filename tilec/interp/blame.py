@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tilec.interp.frame import Frame
@@ -44,33 +44,27 @@ def sources(value: Value) -> Sequence[Value]:
     return around.operands if around is not None else []
 
 
-def walk_back(start: Value) -> Iterator[Value]:
-    """`start` and what it is computed from, nearest first, each once."""
+def walk_back(start: Value, through: Callable[[Value], bool] = lambda _: True) -> Iterator[Value]:
+    """`start` and what it is computed from, nearest first, each once: the values for which
+    `through` holds, reached by such values alone."""
     queue, seen = [start], {start}
     while queue:
         value = queue.pop(0)
-        yield value
-        for v in sources(value):
-            if v not in seen:
-                seen.add(v)
-                queue.append(v)
+        if through(value):
+            yield value
+            new = [v for v in dict.fromkeys(sources(value)) if v not in seen]
+            seen.update(new)
+            queue += new
 
 
 def pointer_roots(value: Value, func: Func) -> set[Value] | None:
     """Parameters that a pointer may come from; None if it may come from anywhere."""
     roots: set[Value] = set()
-    queue, seen = [value], {value}
-    while queue:
-        v = queue.pop()
+    for v in walk_back(value, _is_pointer):
         if v.owner is func.body:
             roots.add(v)
-            continue
-        if isinstance(v.op, (ops.Bitcast, ops.Load)):
+        elif isinstance(v.op, (ops.Bitcast, ops.Load)):
             return None
-        for source in sources(v):
-            if _is_pointer(source) and source not in seen:
-                seen.add(source)
-                queue.append(source)
     return roots
 
 
@@ -99,7 +93,11 @@ def root_of(value: Value) -> Value:
 
 def poison_origin(value: Value, frame: Frame) -> str:
     """Where the poison in `value` was made, as the end of a sentence."""
-    for v in _poisoned(value, frame):
+    def may_be_poison(v: Value) -> bool:
+        data = frame.find(v)
+        return data is None or (data[1] is not None and bool(data[1].any()))
+
+    for v in walk_back(value, may_be_poison):
         op = v.op
         if op is None:
             continue
@@ -112,21 +110,6 @@ def poison_origin(value: Value, frame: Frame) -> str:
         if isinstance(op, ops.SharedLoad):
             return f"shared memory that nobody wrote, read at {place(op)}"
     return "an earlier op"
-
-
-def _poisoned(start: Value, frame: Frame) -> Iterator[Value]:
-    """Like `walk_back`, but not through values that are known not to be poison."""
-    queue, seen = [start], {start}
-    while queue:
-        value = queue.pop(0)
-        data = frame.find(value)
-        if data is not None and (data[1] is None or not data[1].any()):
-            continue
-        yield value
-        for v in sources(value):
-            if v not in seen:
-                seen.add(v)
-                queue.append(v)
 
 
 def place(op: Op) -> str:

@@ -47,7 +47,8 @@ class Debugger:
         line = linecache.getline(op.loc.file, op.loc.line).strip()
         program = self.program_name(int(frame.programs[0]))
         prompt = _Prompt({n: d for n, v in self.scope.items()
-                          if (d := _shown(frame.find(v))) is not None})
+                          if (d := _shown(frame.find(v))) is not None},
+                         (op.loc.file, op.loc.line))
         prompt.intro = f"> {op.loc.file}:{op.loc.line} {program}\n-> {line}"
         prompt.cmdloop()
         if prompt.choice == "quit":
@@ -70,8 +71,9 @@ def _shown(data: Data | None) -> Array | None:
 class _Prompt(cmd.Cmd):
     prompt = "(tilec) "
 
-    def __init__(self, variables: dict[str, Array]) -> None:
+    def __init__(self, variables: dict[str, Array], here: tuple[str, int]) -> None:
         super().__init__()
+        self.here = here
         self.variables = variables
         self.choice = "continue"
 
@@ -99,11 +101,19 @@ class _Prompt(cmd.Cmd):
             value = f" = {array}" if array.ndim == 0 else ""
             print(f"{name}: {array.dtype.name}{list(array.shape)}{value}", file=self.stdout)
 
+    def do_l(self, _: str) -> None:
+        """l(ist): the source around this line."""
+        file, line = self.here
+        for n in range(max(1, line - 5), line + 6):
+            if text := linecache.getline(file, n).rstrip():
+                print(f"{n:4} {'->' if n == line else '  '} {text}", file=self.stdout)
+
     def do_EOF(self, _: str) -> bool:
         """End of input: continue."""
         return True
 
     do_next, do_cont, do_continue, do_quit, do_print = do_n, do_c, do_c, do_q, do_p
+    do_list, do_h = do_l, cmd.Cmd.do_help
 
     def emptyline(self) -> bool:
         """Nothing, rather than repeat the last command."""

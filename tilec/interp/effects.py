@@ -6,25 +6,23 @@ An access is checked lane by lane; what is wrong with it is told in the author's
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 
 from tilec.errors import InterpreterError
-from tilec.eval.dtypes import BOOL, Array, dtype_of
+from tilec.eval.dtypes import Array, dtype_of
 from tilec.eval.rules import rule as eval_rules
 from tilec.interp.blame import mask_comment, pointer_name, poison_origin
 from tilec.interp.control import defined
 from tilec.interp.frame import Data, Frame
 from tilec.interp.machine import Machine, full_shape, interp_rules
 from tilec.interp.memory import MANY, AccessError
-from tilec.interp.shadow import Buffer, destroy_others, touch
 from tilec.ir import ops
 from tilec.ir.core import Value
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.types import Tensor, shape_of
 
-VERBS = {ops.Load: "reads", ops.Store: "writes", ops.AtomicRmw: "adds to"}
+VERBS = {ops.Load: "reads", ops.Store: "writes", ops.AtomicRmw: "adds to", ops.AsyncCopy: "reads"}
 
 
 # -- grid -------------------------------------------------------------------------------------
@@ -43,12 +41,12 @@ def _(m: Machine, frame: Frame, op: ops.NumPrograms) -> Sequence[Data]:
 
 # -- memory -----------------------------------------------------------------------------------
 
-class _Access:
+class MemoryAccess:
     """Operands of a memory op, checked for poison and brought to one row count."""
 
     def __init__(self, m: Machine, frame: Frame, op: MemoryOp, value: Value | None) -> None:
         self.m, self.frame, self.op = m, frame, op
-        mask: Value | None = op.mask  # type: ignore[attr-defined]
+        mask: Value | None = op.mask
         address, poison = frame.get(op.ptr)
         rows = len(address)
         self.active: Array | None = None
@@ -112,12 +110,11 @@ class _Access:
             return self.m.error(self.op, f"{who} {verb} {_some(count)} of {name} at addresses that "
                                          f"are not multiples of the element size")
         side = "before" if first < near.base else "past"
-        comment = mask_comment(self.op.mask, near.elements,  # type: ignore[attr-defined]
+        comment = mask_comment(self.op.mask, near.elements,
                                self.m.func, self.m.scalars)
-        return self.m.error(
-            self.op, f"{who} {verb} {_some(count)} {side} {name} "
-            f"({_some(near.elements)}); {comment}",
-            "mask the elements outside of the array off")
+        return self.m.error(self.op, f"{who} {verb} {_some(count)} {side} {name} "
+                            f"({_some(near.elements)}); {comment}",
+                            "mask the elements outside of the array off")
 
 
 def _some(count: int) -> str:
@@ -126,7 +123,7 @@ def _some(count: int) -> str:
 
 @interp_rules(ops.Load)
 def _(m: Machine, frame: Frame, op: ops.Load) -> Sequence[Data]:
-    access = _Access(m, frame, op, None)
+    access = MemoryAccess(m, frame, op, None)
     dtype = dtype_of(op.result.type)
     try:
         array = m.memory.load(access.address, access.active, dtype, access.who)
@@ -144,7 +141,7 @@ def _(m: Machine, frame: Frame, op: ops.Load) -> Sequence[Data]:
 
 @interp_rules(ops.Store)
 def _(m: Machine, frame: Frame, op: ops.Store) -> None:
-    access = _Access(m, frame, op, op.value)
+    access = MemoryAccess(m, frame, op, op.value)
     value = access.value(op.value)
     try:
         m.memory.store(access.address, value, access.active, access.who)
@@ -154,7 +151,7 @@ def _(m: Machine, frame: Frame, op: ops.Store) -> None:
 
 @interp_rules(ops.AtomicRmw)
 def _(m: Machine, frame: Frame, op: ops.AtomicRmw) -> Sequence[Data]:
-    access = _Access(m, frame, op, op.value)
+    access = MemoryAccess(m, frame, op, op.value)
     # Every program adds, though all have the same operands.
     if access.together:
         shape = (len(frame), *access.address.shape[1:])
@@ -171,40 +168,6 @@ def _(m: Machine, frame: Frame, op: ops.AtomicRmw) -> Sequence[Data]:
     if old is None:
         old = np.zeros((1, *shape_of(op.result.type)), value.dtype)
     return ((old, None if access.active is None else ~access.active),)
-
-
-# -- shared memory ----------------------------------------------------------------------------
-
-@interp_rules(ops.AllocShared)
-def _(m: Machine, frame: Frame, op: ops.AllocShared) -> None:
-    t = op.result.type
-    shape = (len(frame), *shape_of(t))
-    array = np.zeros(shape, dtype_of(t))
-    size = prod(shape[1:]) * (1 if array.dtype == BOOL else array.itemsize)
-    low = op.offset
-    m.buffers[op.result] = Buffer(frame, (array, np.ones(shape, bool)), low,
-                                  low + size if low >= 0 else low)
-
-
-@interp_rules(ops.SharedStore)
-def _(m: Machine, frame: Frame, op: ops.SharedStore) -> None:
-    buffer = m.buffers[op.buffer]
-    touch(m, frame, op, buffer.low, buffer.high, True)
-    destroy_others(m, frame, buffer, buffer.low, buffer.high)
-    buffer.write(frame, frame.get(op.value))
-
-
-@interp_rules(ops.SharedLoad)
-def _(m: Machine, frame: Frame, op: ops.SharedLoad) -> Sequence[Data]:
-    buffer = m.buffers[op.buffer]
-    touch(m, frame, op, buffer.low, buffer.high, False)
-    return (buffer.read(frame),)
-
-
-@interp_rules(ops.Barrier)
-def _(m: Machine, frame: Frame, op: ops.Barrier) -> None:
-    if m.shadow is not None:
-        m.shadow.barrier(frame)
 
 
 # -- checks and printing ----------------------------------------------------------------------
@@ -237,15 +200,29 @@ def _(m: Machine, frame: Frame, op: ops.Assume) -> None:
 def _(m: Machine, frame: Frame, op: ops.Hint) -> Sequence[Data]:
     array, poison = frame.get(op.x)
     if poison is None:
-        wrong = broken_promise(op, array)
+        wrong = broken_promise(op, array, _run_lengths(m, op))
         if wrong:
             raise m.error(op, f"this hint promises {wrong}, which does not hold",
                           "compiled code relies on it; remove the hint or fix the call")
     return ((eval_rules[ops.Hint](op, array), poison),)
 
 
-def broken_promise(op: ops.Hint, array: Array) -> str:
-    """The promise of a hint that `array` ([P, ...]) breaks; empty if it keeps them all."""
+def _run_lengths(m: Machine, op: ops.Hint) -> Sequence[int]:
+    """The runs whose first elements a hint's divisibility is about: those it states, those that
+    the hints on its result state, or those that the compiler knows of."""
+    if op.contiguity or not op.divisibility:
+        return op.contiguity
+    runs = list(m.axis.get(op.x).contiguity)
+    users = op.result.users
+    stated = [u.contiguity for u in users if isinstance(u, ops.Hint) and u.contiguity]
+    if users and len(stated) == len(users):
+        runs = [max(run, min(lengths)) for run, *lengths in zip(runs, *stated)]
+    return runs
+
+
+def broken_promise(op: ops.Hint, array: Array, runs: Sequence[int]) -> str:
+    """The promise of a hint that `array` ([P, ...]) breaks; empty if it keeps them all.
+    runs: the length of a contiguous run along each axis."""
     rank = array.ndim - 1
     for kind, step in (("contiguity", 1), ("constancy", 0)):
         for axis, run in enumerate(getattr(op, kind)[:rank]):
@@ -257,7 +234,7 @@ def broken_promise(op: ops.Hint, array: Array) -> str:
             if (np.diff(moved.astype(np.int64), axis=-1)[..., inside] != unit).any():
                 return f"{kind} {run} along axis {axis}"
     for axis, divisor in enumerate(op.divisibility[:max(rank, 1)]):
-        run = max(1, op.contiguity[axis]) if axis < len(op.contiguity) else 1
+        run = runs[axis] if axis < len(runs) else 1
         first = array if rank == 0 else np.moveaxis(array, axis + 1, -1)[..., ::run]
         if divisor > 1 and (first.astype(np.int64) % divisor).any():
             return f"divisibility by {divisor} along axis {axis}"

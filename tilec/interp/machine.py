@@ -6,6 +6,7 @@ Ops that compute use the eval rules; `tilec.interp.rules` has the rest (memory, 
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,12 +15,14 @@ import numpy as np
 from tilec.errors import InterpreterError
 from tilec.eval.dtypes import Array
 from tilec.eval.rules import rule as eval_rules
+from tilec.interp.buffers import Copies, View
 from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data, Frame, union
 from tilec.interp.memory import Memory
-from tilec.interp.shadow import Buffer, Shadow, use_scratch
+from tilec.interp.shadow import Shadow, use_scratch
 from tilec.interp.waiting import Turns
 from tilec.ir import ops
+from tilec.ir.axis import AxisAnalysis
 from tilec.ir.core import UNKNOWN, Block, Func, Op, Value
 from tilec.ir.ops.base import ScratchOp
 from tilec.ir.printer import print_op
@@ -31,12 +34,12 @@ Rule = Callable[["Machine", Frame, Any], Sequence[Data] | None]
 
 
 class Machine:
-    """State of one launch. `emit` gets printed lines; `buffers` holds shared memory; at the
-    lowered level `shadow` watches over it."""
+    """State of one launch. `emit` gets printed lines; `buffers` holds shared memory, `copies` those
+    under way; at the lowered level `shadow` watches over them. seed: of when copies land."""
 
     def __init__(self, func: Func, memory: Memory, scalars: dict[str, Any],
                  grid: tuple[int, ...], emit: Callable[[str], None],
-                 lowered: bool = False) -> None:
+                 lowered: bool = False, seed: int | None = 0) -> None:
         self.func = func
         self.memory = memory
         self.scalars = scalars
@@ -47,13 +50,20 @@ class Machine:
         self.lowered = lowered
         self.turns: Turns | None = None
         self.shadow: Shadow | None = None
-        self.buffers: dict[Value, Buffer] = {}
+        self.seed = seed
+        self.copies: Copies | None = None
+        self.buffers: dict[Value, View] = {}
         self._plans: dict[Block, list[tuple[Op, Rule, tuple[Value, ...]]]] = {}
+
+    @functools.cached_property
+    def axis(self) -> AxisAnalysis:
+        """What the compiler knows of the values, for the hints that build on it."""
+        return AxisAnalysis(self.func)
 
     def fork(self) -> Machine:
         """A machine for another program of the launch, with shared memory of its own."""
         other = copy.copy(self)
-        other.buffers, other.shadow = {}, None
+        other.buffers, other.shadow, other.copies = {}, None, None
         return other
 
     # -- programs ---------------------------------------------------------------------------
@@ -75,6 +85,7 @@ class Machine:
         frame = Frame(programs)
         frame.bind(self.func.args, arguments)
         self.shadow = Shadow(frame) if self.lowered else None
+        self.copies = Copies(frame, self.seed)
         self.buffers.clear()
         self.run_block(self.func.body, frame)
 
@@ -156,8 +167,7 @@ def _poison_rule(op: Op, compute: Callable[..., Array]) -> Rule:
         def constant(m: Machine, frame: Frame, op: Op) -> Sequence[Data]:
             return ((compute(op)[None], None),)
         return constant
-    spread = _POISON.get(type(op)) or (
-        _elementwise if isinstance(op, ops.Elementwise) else _move)
+    spread = _POISON.get(type(op)) or (_elementwise if isinstance(op, ops.Elementwise) else _move)
 
     def run(m: Machine, frame: Frame, op: Op) -> Sequence[Data]:
         data = [frame.get(v) for v in op.operands]

@@ -16,7 +16,7 @@ import numpy as np
 from tilec import knobs
 from tilec.errors import InterpreterError, LaunchError
 from tilec.eval.dtypes import BOOL, Array, dtype_of, is_float, scalar_type
-from tilec.interp import control, effects  # noqa: F401  (they register the rules)
+from tilec.interp import control, effects, shared  # noqa: F401  (they register the rules)
 from tilec.interp.blame import pointer_roots
 from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data
@@ -39,7 +39,7 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
     """Run `func_name` over `grid` (1 to 3 extents), writing to the arrays in `args`.
 
     args: numpy arrays for pointers and Python or numpy scalars, in the parameters' order or by
-    name. seed: of the order of programs (default: TILEC_SEED). level: what the module's level must
+    name. seed: of the order of programs and copies (default: TILEC_SEED). level: what the module's level must
     be, if given. program: run this one only. on_print: gets each printed line (default: stdout).
     Raises LaunchError for arguments that do not fit and InterpreterError for what a program does
     wrong.
@@ -59,7 +59,7 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
     if program is not None:
         order = np.array([_linear(program, extents)])
     emit = on_print or (lambda text: print(text, file=sys.stdout))
-    machine = Machine(func, memory, scalars, extents, emit, module.level == "lowered")
+    machine = Machine(func, memory, scalars, extents, emit, module.level == "lowered", seed)
     _Launch(machine, arguments).run(order)
 
 

@@ -1,59 +1,29 @@
 """Shared memory of the `lowered` level: who touched which bytes since the last barrier.
 
 Buffers and scratch have offsets there. Two accesses to one byte, one of them a write, need a
-barrier between them; a write to bytes that another live buffer holds destroys that buffer.
+barrier between them; bytes that an asynchronous copy writes to are nobody's before a wait and a
+barrier; a write to bytes that another live buffer holds destroys that buffer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilec.eval.dtypes import Array
 from tilec.interp.blame import place
-from tilec.interp.frame import Data, Frame
+from tilec.interp.buffers import Buffer, Copy, View
+from tilec.interp.frame import Frame
+from tilec.ir import ops
 from tilec.ir.core import Op
 from tilec.ir.ops.base import ScratchOp
-from tilec.ir.scratch import scratch_bytes
+from tilec.ir.scratch import meets_inside, scratch_bytes
 
 if TYPE_CHECKING:
     from tilec.interp.machine import Machine
-
-
-class Buffer:
-    """A buffer in shared memory, one per program of the frame that made it.
-
-    [low, high) are its bytes, empty before they are allocated. Unwritten elements are poison.
-    """
-
-    def __init__(self, home: Frame, data: Data, low: int, high: int) -> None:
-        self.home, self.low, self.high = home, low, high
-        self.array, poison = data
-        assert poison is not None
-        self.poison = poison
-
-    def read(self, frame: Frame) -> Data:
-        """The content, in the frame's rows."""
-        rows = self._rows(frame)
-        poison = self.poison[rows]
-        return self.array[rows].copy(), poison.copy() if poison.any() else None
-
-    def write(self, frame: Frame, data: Data) -> None:
-        """Replace the content in the frame's rows."""
-        rows = self._rows(frame)
-        self.array[rows] = data[0]
-        self.poison[rows] = False if data[1] is None else data[1]
-
-    def destroy(self, frame: Frame) -> None:
-        """The bytes were used for something else, in the frame's rows."""
-        if any(f is self.home for f in frame.chain()):
-            self.poison[self._rows(frame)] = True
-
-    def _rows(self, frame: Frame) -> Any:
-        rows = frame.rows_in(self.home)
-        return slice(None) if rows is None else rows
 
 
 @dataclass
@@ -72,12 +42,12 @@ class Shadow:
         self.root = root
         self._pending: list[_Access] = []
 
-    def _mark(self, frame: Frame) -> Array:
+    def _mark(self, frame: Frame, part: Array | None = None) -> Array:
+        """The launch's programs that are in the frame, or in these rows of it."""
         rows = frame.rows_in(self.root)
-        mark = np.ones(len(self.root), bool)
-        if rows is not None:
-            mark[:] = False
-            mark[rows] = True
+        mark = np.zeros(len(self.root), bool)
+        own = np.arange(len(self.root)) if rows is None else rows
+        mark[own if part is None else own[part]] = True
         return mark
 
     def barrier(self, frame: Frame) -> None:
@@ -87,9 +57,11 @@ class Shadow:
             access.rows = access.rows & ~mark
         self._pending = [a for a in self._pending if a.rows.any()]
 
-    def access(self, m: Machine, frame: Frame, op: Op, low: int, high: int, writes: bool) -> None:
+    def access(self, m: Machine, frame: Frame, op: Op, low: int, high: int, writes: bool,
+               part: Array | None = None) -> None:
         """Record an access to [low, high); InterpreterError if it is unordered with another."""
-        mark = self._mark(frame)
+        mark = self._mark(frame, part)
+        self._check_copies(m, op, low, high, writes, mark)
         for other in self._pending:
             if other.low < high and low < other.high and (writes or other.writes) and \
                     (other.rows & mark).any():
@@ -98,37 +70,66 @@ class Shadow:
                     f"{min(high, other.high)}, which {other.op.name} at {place(other.op)} "
                     f"{_verb(other.writes)}, with no barrier between them",
                     "a barrier is missing: insert_barriers should have put it before this op")
+        if not isinstance(op, ops.AsyncCopy):
+            self._note(op, low, high, writes, mark)
+
+    def _check_copies(self, m: Machine, op: Op, low: int, high: int, writes: bool, mark: Array
+                      ) -> None:
+        """No copy under way may write to bytes that are accessed."""
+        assert m.copies is not None
+        for copy in m.copies.under_way:
+            start = copy.low()
+            meets = (start < high) & (low < start + copy.view.buffer.size) & mark[copy.who]
+            if meets.any():
+                raise m.error(
+                    op, f"{op.name} {_verb(writes)} shared bytes {low} to {high}, into which "
+                    f"{copy.op.name} at {place(copy.op)} may still be copying",
+                    "no gpu.async_wait in between covers the group of that copy")
+
+    def _note(self, op: Op, low: int, high: int, writes: bool, mark: Array) -> None:
         for other in self._pending:
             if (other.op, other.low, other.high, other.writes) == (op, low, high, writes):
                 other.rows = other.rows | mark
                 return
         self._pending.append(_Access(op, low, high, writes, mark))
 
+    def landed(self, ended: Sequence[tuple[Copy, Array]]) -> None:
+        """Copies that a wait covers count as fresh writes: other threads see them after a barrier.
+        """
+        for copy, who in ended:
+            for low in np.unique(copy.low()):
+                mark = np.zeros(len(self.root), bool)
+                mark[who[copy.low() == low]] = True
+                self._note(copy.op, int(low), int(low) + copy.view.buffer.size, True, mark)
+
 
 def _verb(writes: bool) -> str:
     return "writes" if writes else "reads"
 
 
-def touch(m: Machine, frame: Frame, op: Op, low: int, high: int, writes: bool) -> None:
-    """Note an access to shared bytes, at the lowered level."""
-    if m.shadow is not None and low >= 0:
-        m.shadow.access(m, frame, op, low, high, writes)
+def touch(m: Machine, frame: Frame, op: Op, view: View, writes: bool) -> None:
+    """Note an access to a buffer, at the lowered level."""
+    if m.shadow is not None:
+        for low, high, part in view.bytes(frame):
+            m.shadow.access(m, frame, op, low, high, writes, part)
 
 
 def use_scratch(m: Machine, frame: Frame, op: ScratchOp) -> None:
-    """`op` writes its scratch bytes, meets all warps in a barrier of its own, and reads them."""
+    """`op` writes its scratch bytes, lets the threads concerned meet, and reads them."""
     size = scratch_bytes(op) if m.shadow is not None and op.offset >= 0 else 0
     if m.shadow is None or size == 0:
         return
     low, high = op.offset, op.offset + size
-    touch(m, frame, op, low, high, True)
+    m.shadow.access(m, frame, op, low, high, True)
     destroy_others(m, frame, None, low, high)
-    m.shadow.barrier(frame)
-    touch(m, frame, op, low, high, False)
+    if meets_inside(op):
+        m.shadow.barrier(frame)
+        m.shadow.access(m, frame, op, low, high, False)
 
 
 def destroy_others(m: Machine, frame: Frame, owner: Buffer | None, low: int, high: int) -> None:
     """What a write to [low, high) does to buffers that lie there too."""
-    for buffer in m.buffers.values():
+    for view in m.buffers.values():
+        buffer = view.buffer
         if buffer is not owner and low >= 0 and buffer.low < high and low < buffer.high:
             buffer.destroy(frame)

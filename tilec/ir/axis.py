@@ -13,7 +13,7 @@ from math import gcd
 from tilec.ir import ops
 from tilec.ir.core import Block, Func, Op, Value
 from tilec.ir.rules import Rules
-from tilec.ir.types import Pointer, Scalar, element_of, shape_of
+from tilec.ir.types import Scalar, element_of, pointee_of, shape_of
 
 Ints = tuple[int, ...]
 CAP = 1 << 30  # the divisor of zero, and of anything divisible by more
@@ -160,11 +160,15 @@ def _sub(_: AxisAnalysis, op: ops.Sub, a: AxisInfo, b: AxisInfo) -> Sequence[Axi
     return [_known(op, _sum(a, b, False), a, b, lambda x, y: x - y)]
 
 
+@axis_rule(ops.Neg)
+def _neg(_: AxisAnalysis, op: ops.Neg, x: AxisInfo) -> Sequence[AxisInfo]:
+    zero = _uniform(shape_of(op.result.type), CAP, 0, True)
+    return [_known(op, _sum(zero, x, False), zero, x, lambda a, b: a - b)]
+
+
 @axis_rule(ops.AddPtr)
 def _addptr(_: AxisAnalysis, op: ops.AddPtr, ptr: AxisInfo, off: AxisInfo) -> Sequence[AxisInfo]:
-    pointee = element_of(op.ptr.type)
-    assert isinstance(pointee, Pointer)
-    size = pointee.pointee.bytes
+    size = pointee_of(op.ptr.type).bytes
     contiguity = tuple(max(gcd(ptr.contiguity[d], off.constancy[d]),
                            gcd(off.contiguity[d], ptr.constancy[d]))
                        for d in range(len(ptr.contiguity)))
@@ -249,6 +253,15 @@ def _cmp(_: AxisAnalysis, op: ops.Cmp, a: AxisInfo, b: AxisInfo) -> Sequence[Axi
             group = gcd(run.contiguity[d], run.divisibility[d], bound.divisor(d, 1))
             constancy[d] = max(k, gcd(group, bound.constancy[d]))
     return [replace(unknown(len(constancy)), constancy=tuple(constancy), nonneg=True)]
+
+
+@axis_rule(ops.Minimum, ops.Maximum)
+def _either(analysis: AxisAnalysis, op: Op, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
+    """Each element is that of one operand."""
+    signs = (a.nonneg, b.nonneg)
+    return [replace(_elementwise(analysis, op, a, b)[0],
+                    divisibility=(gcd(a.all_divisor, b.all_divisor),) * len(a.contiguity),
+                    nonneg=any(signs) if isinstance(op, ops.Maximum) else all(signs))]
 
 
 @axis_rule(ops.Select)

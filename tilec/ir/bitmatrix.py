@@ -177,16 +177,6 @@ class BitMatrix:
         return self.is_surjective and self.is_injective
 
     @cached_property
-    def is_permutation(self) -> bool:
-        """Every column is zero or has one set bit, and no two non-zero columns are equal."""
-        seen = 0
-        for c in self.flat_columns:
-            if c & (c - 1) or c & seen:
-                return False
-            seen |= c
-        return True
-
-    @cached_property
     def free_variable_masks(self) -> dict[str, int]:
         """Per input, the bits whose column depends on earlier ones: flipping one finds a copy."""
         span = Span()
@@ -210,9 +200,5 @@ class BitMatrix:
             return False
         if any(c != 1 << (shift + i) for i, c in enumerate(own)):
             return False
-        return not any(
-            c & mask
-            for name, cols in zip(self.in_names, self.columns, strict=True)
-            if name != dim
-            for c in cols
-        )
+        return not any(c & mask for name, cols in zip(self.in_names, self.columns, strict=True)
+                       if name != dim for c in cols)

@@ -138,9 +138,8 @@ def plan_conversion(src: LinearLayout, dst: LinearLayout, bits: int) -> Plan:
     """
     if bits not in (8, 16, 32, 64):
         raise ValueError(f"cannot convert elements of {bits} bits")
-    if src.out_sizes != dst.out_sizes or any(
-        src.in_size(n) != dst.in_size(n) for n in ("lane", "warp")
-    ):
+    if src.out_sizes != dst.out_sizes or any(src.in_size(n) != dst.in_size(n)
+                                             for n in ("lane", "warp")):
         raise ValueError(f"layouts of different tiles or thread counts:\n{src}\nand\n{dst}")
     registers = src.in_size("register")
     src, src_registers, _ = _without_copies(src.flatten_outs())
@@ -188,9 +187,8 @@ def _source_of(src: LinearLayout, dst: LinearLayout) -> LinearLayout:
     return found
 
 
-def _registers_only(
-    hardware: LinearLayout, registers: int, src_registers: Sequence[int], copies: Sequence[int]
-) -> Plan:
+def _registers_only(hardware: LinearLayout, registers: int, src_registers: Sequence[int],
+                    copies: Sequence[int]) -> Plan:
     """The plan where no data cross lanes; `registers` is how many src has, copies included."""
     table = hardware.sublayout(["register"], ["register"])
     unique = [src_registers[table.apply(register=r)[0]] for r in range(table.in_size("register"))]
@@ -319,25 +317,16 @@ def _words(word_bits: Sequence[int], packed_bits: Sequence[int]) -> tuple[tuple[
     return tuple(tuple(w | p for p in parts) for w in bit_order(word_bits))
 
 
-def _rename(
-    plan: Shuffles,
-    src_registers: Sequence[int],
-    dst_registers: Sequence[int],
-    copies: tuple[int, ...],
-) -> Shuffles:
+def _rename(plan: Shuffles, src_registers: Sequence[int], dst_registers: Sequence[int],
+            copies: tuple[int, ...]) -> Shuffles:
     """The plan in the numbering of layouts that still have copies."""
 
-    def rename(
-        words: tuple[tuple[int, ...], ...], names: Sequence[int]
-    ) -> tuple[tuple[int, ...], ...]:
+    def rename(words: tuple[tuple[int, ...], ...],
+               names: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(names[r] for r in word) for word in words)
 
-    return replace(
-        plan,
-        src_words=rename(plan.src_words, src_registers),
-        dst_words=rename(plan.dst_words, dst_registers),
-        copies=copies,
-    )
+    return replace(plan, src_words=rename(plan.src_words, src_registers),
+                   dst_words=rename(plan.dst_words, dst_registers), copies=copies)
 
 
 def _shuffle_cost(plan: Shuffles, bits: int) -> float:
@@ -348,15 +337,9 @@ def _shuffle_cost(plan: Shuffles, bits: int) -> float:
 
 
 # ---- shared memory
-def _plan_shared(
-    src: LinearLayout,
-    dst: LinearLayout,
-    bits: int,
-    hardware: LinearLayout,
-    src_registers: Sequence[int],
-    dst_registers: Sequence[int],
-    copies: tuple[int, ...],
-) -> Shared:
+def _plan_shared(src: LinearLayout, dst: LinearLayout, bits: int, hardware: LinearLayout,
+                 src_registers: Sequence[int], dst_registers: Sequence[int],
+                 copies: tuple[int, ...]) -> Shared:
     repeated = _repeated_bits(src, dst, bits)
     src_bits = [src.columns_of("register").index(c) for c in repeated]
     dst_bits = [dst.columns_of("register").index(c) for c in repeated]
@@ -391,9 +374,8 @@ def _repeated_bits(src: LinearLayout, dst: LinearLayout, bits: int) -> list[int]
     for c in reversed(common[vector:]):
         if size <= MAX_SCRATCH_BYTES:
             break
-        if not c & (c - 1) and all(
-            v == c or not v & c for v in (*src.flat_columns, *dst.flat_columns)
-        ):
+        if not c & (c - 1) and all(v == c or not v & c
+                                   for v in (*src.flat_columns, *dst.flat_columns)):
             repeated.append(c)
             size //= 2
     return repeated
@@ -409,18 +391,13 @@ def _without_bits(layout: LinearLayout, removed: Sequence[int]) -> LinearLayout:
     def squeeze(v: int) -> int:
         return sum(((v >> bit) & 1) << n for n, bit in enumerate(kept))
 
-    columns = {
-        n: [squeeze(c) for c in layout.columns_of(n) if c not in removed] for n in layout.in_names
-    }
+    columns = {n: [squeeze(c) for c in layout.columns_of(n) if c not in removed]
+               for n in layout.in_names}
     return from_columns(columns, ((name, 1 << len(kept)),), squeeze(layout.flip_bits))
 
 
-def _pass_registers(
-    layout: LinearLayout,
-    repeated: Sequence[int],
-    order: Sequence[int],
-    names: Sequence[int],
-) -> list[tuple[int, ...]]:
+def _pass_registers(layout: LinearLayout, repeated: Sequence[int], order: Sequence[int],
+                    names: Sequence[int]) -> list[tuple[int, ...]]:
     """Per repetition: the registers in access order."""
     inner = [i for i in range(len(layout.columns_of("register"))) if i not in repeated]
     registers = bit_order(inner)
@@ -436,7 +413,6 @@ def _reordered(access: LinearLayout, order: Sequence[int]) -> LinearLayout:
 
 def _shared_cost(plan: Shared, bits: int) -> float:
     moves = access_cost(plan.store, bits, plan.vec_store) + access_cost(
-        plan.load, bits, plan.vec_load
-    )
+        plan.load, bits, plan.vec_load)
     barrier = WARP_BARRIER_COST if plan.warp_local else BARRIER_COST
     return len(plan.repetitions) * (moves + 2 * barrier) - barrier

@@ -148,10 +148,11 @@ OP_CLASSES: dict[str, type[Op]] = {}
 class Op:
     """Base of all ops.
 
-    Facts, given as class keywords: `commutative`, `terminator`, and `effects`, a set out of
-    "read", "write" (global memory), "read_shared", "write_shared", "barrier", "io" (assert,
-    print). An op without effects is pure. `isolated`: passes keep values from
-    outside out of its regions. `speculatable`: may run, if pure, where the program would not.
+    A class keyword `name` declares an op; without it a class is a base of others. Facts, also
+    keywords: `commutative`, `terminator`, and `effects`, a set out of "read", "write" (global
+    memory), "read_shared", "write_shared", "barrier", "io" (assert, print). An op without effects
+    is pure. `isolated`: passes keep values from outside out of its regions. `speculatable`: may
+    run, if pure, where the program would not.
     """
 
     name: ClassVar[str] = ""
@@ -164,9 +165,8 @@ class Op:
     attr_fields: ClassVar[dict[str, AttrField]] = {}
     region_fields: ClassVar[tuple[RegionField, ...]] = ()
 
-    def __init_subclass__(cls, commutative: bool = False, terminator: bool = False,
-                          effects: Iterable[str] = (), **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
+    def __init_subclass__(cls, name: str = "", commutative: bool = False, terminator: bool = False,
+                          effects: Iterable[str] = ()) -> None:
         cls.commutative = commutative or cls.commutative
         cls.terminator = terminator or cls.terminator
         cls.class_effects = frozenset(effects) or cls.class_effects
@@ -178,10 +178,11 @@ class Op:
         for kind in (cls.operand_fields, cls.region_fields):
             for i, f in enumerate(kind):
                 f.index = i
-        if "name" in vars(cls):
+        if name:
             assert cls.__doc__, f"op {cls.__name__} needs a docstring"
-            assert cls.name not in OP_CLASSES, f"two ops are called {cls.name}"
-            OP_CLASSES[cls.name] = cls
+            assert name not in OP_CLASSES, f"two ops are called {name}"
+            cls.name = name
+            OP_CLASSES[name] = cls
 
     def __init__(self, *args: Value | Sequence[Value] | None, types: Sequence[Type] | None = None,
                  loc: Location = UNKNOWN, **named: Any) -> None:
@@ -199,32 +200,26 @@ class Op:
         for block in self.regions:
             block.owner = self
         for key, value in named.items():
+            if key not in self.attr_fields:
+                raise self.fail(f"there is no attribute `{key}`")
             setattr(self, key, value)
         self.operands: list[Value] = []
-        for arg in args:
-            if isinstance(arg, Value):
-                self._append_operand(arg)
-            elif arg is not None:
-                for value in arg:
-                    self._append_operand(value)
+        self.set_operands([value for arg in args if arg is not None
+                           for value in ((arg,) if isinstance(arg, Value) else arg)])
         self.results: list[Value] = []
         self.given_types = None if types is None else tuple(types)
         inferred = self.infer()
-        for i, t in enumerate(inferred if types is None else self.merge_types(inferred, types)):
-            self.results.append(Value(t, self, i))
-
-    def _append_operand(self, value: Value) -> None:
-        value.uses[(self, len(self.operands))] = None
-        self.operands.append(value)
+        chosen = inferred if types is None else self.merge_types(inferred, types)
+        self.results += [Value(t, self, i) for i, t in enumerate(chosen)]
 
     # -- meaning, for subclasses ------------------------------------------------------------
 
     def infer(self) -> Sequence[Type]:
         """Result types from operands, attributes and regions; raises IRError if they do not fit.
 
-        A tensor type without a layout leaves the layout free.
+        A tensor type without a layout leaves the layout free. An op has no results by default.
         """
-        raise NotImplementedError(self.name)
+        return ()
 
     def check(self) -> None:
         """More that must hold of a finished op; raises IRError."""
@@ -274,9 +269,9 @@ class Op:
         """Replace all operands."""
         for i, v in enumerate(self.operands):
             v.uses.pop((self, i))
-        self.operands = []
-        for v in values:
-            self._append_operand(v)
+        self.operands = list(values)
+        for i, v in enumerate(self.operands):
+            v.uses[(self, i)] = None
 
     # -- place ----------------------------------------------------------------------------
 
@@ -343,8 +338,7 @@ class Op:
         copy.attributes = dict(self.attributes)
         copy.given_types = self.given_types
         copy.operands = []
-        for v in self.operands:
-            copy._append_operand(values.get(v, v))
+        copy.set_operands([values.get(v, v) for v in self.operands])
         copy.regions = [block.clone(values) for block in self.regions]
         for block in copy.regions:
             block.owner = copy
@@ -477,8 +471,7 @@ class Module:
 
     def walk(self) -> Iterator[Op]:
         """All ops of all functions."""
-        for func in self.funcs:
-            yield from func.walk()
+        return (op for func in self.funcs for op in func.walk())
 
     def clone(self) -> Module:
         """A deep copy."""

@@ -1,4 +1,4 @@
-"""Vectors over F2 as Python ints: spans, solving, complements, intersections.
+"""Vectors over F2 as Python ints: spans, solving, complements.
 
 All sizes here are tiny (at most a few dozen bits), so ints beat any matrix library.
 """
@@ -67,6 +67,9 @@ def complement(vectors: Iterable[int], bits: int) -> tuple[int, ...]:
     return tuple(1 << i for i in range(bits) if span.add(1 << i))
 
 
-def intersection_rank(a: Sequence[int], b: Sequence[int]) -> int:
-    """Dimension of span(a) ∩ span(b)."""
-    return Span(a).rank + Span(b).rank - Span([*a, *b]).rank
+def bit_order(bits: Sequence[int]) -> tuple[int, ...]:
+    """All indices, counted with bits[0] as the fastest bit."""
+    order = [0]
+    for b in bits:
+        order += [i | (1 << b) for i in order]
+    return tuple(order)

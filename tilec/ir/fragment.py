@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 
-from tilec.ir.layout_base import Layout, Shape
+from tilec.ir.layout_base import Layout, Shape, SharedLayout
 from tilec.ir.linear import LinearLayout
 
 MAX_ODD = 15
@@ -35,6 +35,11 @@ def storage_shape(shape: Shape) -> tuple[Shape, Shape]:
     """(odd parts, power-of-two parts) of a shape."""
     parts = [split_extent(n) for n in shape]
     return tuple(p[0] for p in parts), tuple(p[1] for p in parts)
+
+
+def odd_dims(shape: Shape) -> list[int]:
+    """Dimensions whose extent has an odd part."""
+    return [d for d, n in enumerate(storage_shape(shape)[0]) if n > 1]
 
 
 def odd_factors_stay(src: Shape, dst: Shape) -> bool:
@@ -130,28 +135,12 @@ class Fragment(_Stored):
         low = self.linear.apply(register=register % self.registers_per_part, lane=lane, warp=warp)
         return tuple(b + c for b, c in zip(base, low, strict=True))
 
-    def contiguous_registers(self, dim: int | None = None) -> int:
-        """How many registers, aligned and in order, walk by +1 along dim (default: the last)."""
-        if not self.shape:
-            return 1
-        dim = len(self.shape) - 1 if dim is None else dim
-        bases = self.linear.bases_of("register")
-        others = [*bases, *self.lane_bases, *self.warp_bases]
-        run = 0
-        for bit, basis in enumerate(bases):
-            unit = 1 << bit
-            step = tuple(unit if d == dim else 0 for d in range(len(self.shape)))
-            if basis != step or sum(1 for v in others if v[dim] & unit) != 1:
-                break
-            run += 1
-        return 1 << run
-
 
 class SharedTile(_Stored):
     """Where elements of a shared buffer lie: make it with `shared_tile(shape, layout)`, cached.
 
-    Offsets are in elements: odd index (row-major) * elements of the power-of-two part + linear
-    offset.
+    Offsets are in elements: part * elements of the power-of-two part + linear offset. The part is
+    the odd index with the layout's fastest dimension innermost, so that transposing moves nothing.
     """
 
     @cached_property
@@ -167,13 +156,26 @@ class SharedTile(_Stored):
         """(dim0, dim1, ...) -> offset within one power-of-two part."""
         return self.linear.invert()
 
+    @cached_property
+    def part_strides(self) -> tuple[int, ...]:
+        """Per dimension: how many parts on the next odd index lies."""
+        assert isinstance(self.layout, SharedLayout)
+        strides, step = [0] * len(self.shape), 1
+        for d in self.layout.dims_from_fastest:
+            strides[d] = step
+            step *= self.odd[d]
+        return tuple(strides)
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        """The part of each odd index, these in row-major order as in a fragment."""
+        return tuple(sum(i * s for i, s in zip(index, self.part_strides, strict=True))
+                     for index in product(*map(range, self.odd)))
+
     def offset(self, coords: Sequence[int]) -> int:
         """Element offset of one element."""
-        part = 0
-        low: dict[str, int] = {}
-        for d, (c, odd, pow2) in enumerate(zip(coords, self.odd, self.pow2, strict=True)):
-            part = part * odd + c // pow2
-            low[f"dim{d}"] = c % pow2
+        part = sum(c // n * s for c, n, s in zip(coords, self.pow2, self.part_strides, strict=True))
+        low = {f"dim{d}": c % n for d, (c, n) in enumerate(zip(coords, self.pow2, strict=True))}
         return part * self.part_elements + self.inverse.apply(**low)[0]
 
 

@@ -47,9 +47,8 @@ class Layout:
         return self is other or (isinstance(other, Layout) and self._key == other._key)
 
     def __str__(self) -> str:
-        shown = ", ".join(
-            f"{camel_case(f)} = {_text(getattr(self, f))}" for f in field_types(type(self))
-        )
+        shown = ", ".join(f"{camel_case(f)} = {_text(getattr(self, f))}"
+                          for f in field_types(type(self)))
         return f"{self.name}<{{{shown}}}>"
 
 
@@ -79,6 +78,15 @@ class RegisterLayout(Layout):
 class SharedLayout(Layout):
     """A layout of a tile over element offsets in shared memory."""
 
+    @property
+    def dims_from_fastest(self) -> tuple[int, ...]:
+        """The dimensions, the contiguous one first: the order of the parts of an odd extent."""
+        return tuple(reversed(range(self.rank)))
+
+    def permuted(self, order: Shape) -> SharedLayout:
+        """The layout of the same memory with dimension i called order[i] before."""
+        raise NotImplementedError
+
 
 def check_powers(layout: Layout, *fields: str) -> None:
     """ValueError unless these fields, ints or tuples of ints, hold powers of two."""
@@ -87,16 +95,14 @@ def check_powers(layout: Layout, *fields: str) -> None:
         for n in value if isinstance(value, tuple) else (value,):
             if n <= 0 or n & (n - 1):
                 raise ValueError(
-                    f"{layout.name}: {camel_case(field)} must hold powers of two, got {n}"
-                )
+                    f"{layout.name}: {camel_case(field)} must hold powers of two, got {n}")
 
 
 def check_order(name: str, order: Sequence[int], rank: int) -> None:
     """ValueError unless order is a permutation of the dimensions."""
     if sorted(order) != list(range(rank)):
         raise ValueError(
-            f"{name}: order must list the dimensions 0..{rank - 1} once, got {list(order)}"
-        )
+            f"{name}: order must list the dimensions 0..{rank - 1} once, got {list(order)}")
 
 
 @lru_cache(maxsize=256)

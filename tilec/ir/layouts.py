@@ -27,35 +27,14 @@ from tilec.ir.linear import LinearLayout, tile_outs
 from tilec.ir.register_layouts import Blocked, DotOperand, Linear, Mma, Slice
 from tilec.ir.shared_layouts import NvmmaShared, SharedLinear, SwizzledShared
 
-__all__ = [
-    "LANES",
-    "Blocked",
-    "DotOperand",
-    "Layout",
-    "Linear",
-    "Mma",
-    "NvmmaShared",
-    "RegisterLayout",
-    "SharedLayout",
-    "SharedLinear",
-    "Slice",
-    "SwizzledShared",
-    "default_blocked",
-    "expand",
-    "layout_from_fields",
-    "linear_layout",
-    "print_layout",
-    "reshape",
-    "same_layout",
-    "slice_of",
-    "transpose",
-]
+__all__ = ["LANES", "Blocked", "DotOperand", "Layout", "Linear", "Mma", "NvmmaShared",
+           "RegisterLayout", "SharedLayout", "SharedLinear", "Slice", "SwizzledShared",
+           "default_blocked", "expand", "layout_from_fields", "linear_layout", "print_layout",
+           "reshape", "same_layout", "slice_of", "transpose"]
 
 LAYOUT_CLASSES: dict[str, type[Layout]] = {
     c.name: c
-    for c in (
-        Blocked, Slice, Mma, DotOperand, Linear, SwizzledShared, NvmmaShared, SharedLinear,
-    )
+    for c in (Blocked, Slice, Mma, DotOperand, Linear, SwizzledShared, NvmmaShared, SharedLinear)
 }  # fmt: skip
 
 
@@ -100,12 +79,10 @@ def _is_vectors(value: object) -> bool:
 
 # How each annotation of a layout's field is checked, and how a message calls it.
 _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "int": (_is_int, "an integer"),
-    "bool": (lambda v: isinstance(v, bool), "true or false"),
+    "int": (_is_int, "an integer"), "bool": (lambda v: isinstance(v, bool), "true or false"),
     "tuple[int, ...]": (_is_ints, "a list of integers"),
     "Vectors": (_is_vectors, "a list of lists of integers"),
-    "Layout": (lambda v: isinstance(v, Layout), "a layout"),
-}
+    "Layout": (lambda v: isinstance(v, Layout), "a layout")}
 
 
 @lru_cache(maxsize=4096)
@@ -154,12 +131,8 @@ def transpose(layout: Layout, order: tuple[int, ...], shape: Shape) -> Layout:
         return tuple(values[o] for o in order)
 
     if isinstance(layout, Blocked):
-        return Blocked(
-            permute(layout.size_per_thread),
-            permute(layout.threads_per_warp),
-            permute(layout.warps_per_cta),
-            tuple(order.index(o) for o in layout.order),
-        )
+        return Blocked(permute(layout.size_per_thread), permute(layout.threads_per_warp),
+                       permute(layout.warps_per_cta), tuple(order.index(o) for o in layout.order))
     if isinstance(layout, Slice):
         outer = [o if o < layout.dim else o + 1 for o in order]
         outer.insert(layout.dim, layout.dim)
@@ -219,12 +192,8 @@ def _guess_blocked(linear: LinearLayout, shape: Shape, order: Shape) -> Blocked 
 
 
 @lru_cache(maxsize=2048)
-def default_blocked(
-    shape: Shape,
-    num_warps: int,
-    size_per_thread: tuple[int, ...] | None = None,
-    order: tuple[int, ...] | None = None,
-) -> Blocked:
+def default_blocked(shape: Shape, num_warps: int, size_per_thread: tuple[int, ...] | None = None,
+                    order: tuple[int, ...] | None = None) -> Blocked:
     """A blocked layout covering a tile of any extents: threads along the fastest dim first.
 
     order defaults to the last dimension fastest, size_per_thread to ones. Threads and warps beyond

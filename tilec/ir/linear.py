@@ -29,38 +29,14 @@ class LinearLayout(BitMatrix):
     """
 
     # ---- edits of the inputs
-    def rename_ins(self, names: Mapping[str, str]) -> LinearLayout:
-        ins = tuple((names.get(n, n), s) for n, s in self.in_sizes)
-        return LinearLayout(ins, self.out_sizes, self.columns, self.flip_bits)
 
     def transpose_ins(self, order: Sequence[str]) -> LinearLayout:
         """The same map with its inputs listed in `order`."""
         _check_same_names(self.in_names, order, "input")
         picked = [self._in_index[n] for n in order]
         ins = tuple(self.in_sizes[i] for i in picked)
-        return LinearLayout(
-            ins, self.out_sizes, tuple(self.columns[i] for i in picked), self.flip_bits
-        )
-
-    def reshape_ins(self, sizes: Sequence[tuple[str, int]]) -> LinearLayout:
-        """Regroup the input bits, the first input being the fastest."""
-        flat, cols, at = self.flat_columns, [], 0
-        for _, size in sizes:
-            bits = log2_exact(size)
-            cols.append(flat[at : at + bits])
-            at += bits
-        if at != len(flat):
-            raise ValueError(f"cannot regroup {len(flat)} input bits as {tuple(sizes)}")
-        return LinearLayout(tuple(sizes), self.out_sizes, tuple(cols), self.flip_bits)
-
-    def concat_ins(self, other: LinearLayout) -> LinearLayout:
-        """Both layouts' inputs side by side, on equal outputs; a shared input's bits add up."""
-        if self.out_sizes != other.out_sizes:
-            raise ValueError("concat_ins needs equal outputs")
-        cols = dict(zip(self.in_names, self.columns, strict=True))
-        for name, more in zip(other.in_names, other.columns, strict=True):
-            cols[name] = cols.get(name, ()) + more
-        return _of_columns(cols, self.out_sizes, self.flip_bits ^ other.flip_bits)
+        return LinearLayout(ins, self.out_sizes, tuple(self.columns[i] for i in picked),
+                            self.flip_bits)
 
     def with_columns(self, name: str, columns: Sequence[int]) -> LinearLayout:
         """The layout with the packed columns of one input replaced."""
@@ -96,18 +72,6 @@ class LinearLayout(BitMatrix):
         """One output, the row-major index."""
         return self.reshape_outs(((name, 1 << self.out_bits),))
 
-    def concat_outs(self, other: LinearLayout) -> LinearLayout:
-        """Both layouts' outputs side by side, from the same inputs."""
-        if self.in_sizes != other.in_sizes:
-            raise ValueError("concat_outs needs equal inputs")
-        shift = other.out_bits
-        cols = tuple(
-            tuple((a << shift) | b for a, b in zip(mine, theirs, strict=True))
-            for mine, theirs in zip(self.columns, other.columns, strict=True)
-        )
-        flip = (self.flip_bits << shift) | other.flip_bits
-        return LinearLayout(self.in_sizes, self.out_sizes + other.out_sizes, cols, flip)
-
     def flipped(self, coords: Sequence[int]) -> LinearLayout:
         """The layout XOR a constant coordinate."""
         flip = self.flip_bits ^ self.pack(coords)
@@ -118,10 +82,8 @@ class LinearLayout(BitMatrix):
         places = dict(zip(self.out_names, packing(self.out_sizes), strict=True))
         sizes = dict(self.out_sizes)
         new_sizes = tuple((n, sizes[n]) for n in outs)
-        moves = [
-            (places[n][0], (1 << places[n][1]) - 1, new_shift)
-            for n, (new_shift, _) in zip(outs, packing(new_sizes), strict=True)
-        ]
+        moves = [(places[n][0], (1 << places[n][1]) - 1, new_shift) for n,
+                 (new_shift, _) in zip(outs, packing(new_sizes), strict=True)]
 
         def move(c: int) -> int:
             moved = 0
@@ -131,9 +93,8 @@ class LinearLayout(BitMatrix):
 
         picked = [self._in_index[n] for n in ins]
         cols = tuple(tuple(move(c) for c in self.columns[i]) for i in picked)
-        return LinearLayout(
-            tuple(self.in_sizes[i] for i in picked), new_sizes, cols, move(self.flip_bits)
-        )
+        return LinearLayout(tuple(self.in_sizes[i] for i in picked), new_sizes, cols,
+                            move(self.flip_bits))
 
     # ---- algebra
     def __mul__(self, other: LinearLayout) -> LinearLayout:
@@ -146,10 +107,8 @@ class LinearLayout(BitMatrix):
         target = {n: s for (n, _), (s, _) in zip(outs, packing(outs), strict=True)}
         mine = [(s, b, target[n]) for n, (s, b) in _named_packing(self)]
         theirs = [(s, b, target[n] + out_bits.get(n, 0)) for n, (s, b) in _named_packing(other)]
-        cols = {
-            n: tuple(_repack(c, mine) for c in cs)
-            for n, cs in zip(self.in_names, self.columns, strict=True)
-        }
+        cols = {n: tuple(_repack(c, mine) for c in cs) for n,
+                cs in zip(self.in_names, self.columns, strict=True)}
         for n, cs in zip(other.in_names, other.columns, strict=True):
             cols[n] = cols.get(n, ()) + tuple(_repack(c, theirs) for c in cs)
         flip = _repack(self.flip_bits, mine) ^ _repack(other.flip_bits, theirs)
@@ -197,11 +156,8 @@ class LinearLayout(BitMatrix):
         outs = other.in_sizes
         place = {n: p[0] for (n, _), p in zip(outs, packing(outs), strict=True)}
         flip = self.flip_bits ^ other.flip_bits
-        same = {
-            n
-            for n, cs in zip(self.in_names, self.columns, strict=True)
-            if other.has_in(n) and other.columns_of(n) == cs
-        }
+        same = {n for n, cs in zip(self.in_names, self.columns, strict=True) if other.has_in(n)
+                and other.columns_of(n) == cs}
         span, units = Span(), list[int]()
         for name, cs in zip(other.in_names, other.columns, strict=True):
             for bit, c in enumerate(cs):
@@ -283,11 +239,8 @@ def _check_same_names(have: Sequence[str], given: Sequence[str], what: str) -> N
         raise ValueError(f"{what} names are {tuple(have)}, got {tuple(given)}")
 
 
-def from_bases(
-    bases: Mapping[str, Sequence[Sequence[int]]],
-    outs: Sequence[tuple[str, int]],
-    flip: Sequence[int] | None = None,
-) -> LinearLayout:
+def from_bases(bases: Mapping[str, Sequence[Sequence[int]]], outs: Sequence[tuple[str, int]],
+               flip: Sequence[int] | None = None) -> LinearLayout:
     """A layout from coordinate tuples per input bit; `outs` gives output names and extents.
 
     ValueError when an extent is not a power of two or a coordinate lies outside its extent.
@@ -306,9 +259,8 @@ def from_bases(
     return _of_columns(cols, out_sizes, empty.pack(flip) if flip else 0)
 
 
-def from_columns(
-    columns: Mapping[str, Sequence[int]], outs: Sequence[tuple[str, int]], flip: int = 0
-) -> LinearLayout:
+def from_columns(columns: Mapping[str, Sequence[int]], outs: Sequence[tuple[str, int]],
+                 flip: int = 0) -> LinearLayout:
     """A layout from packed columns (row-major images, last output in the low bits)."""
     return _of_columns({n: tuple(cs) for n, cs in columns.items()}, tuple(outs), flip)
 

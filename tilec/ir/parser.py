@@ -119,8 +119,7 @@ class _Parser:
     def use(self, token: Any) -> Value:
         name = str(token)[1:]
         if name not in self.values:
-            raise self.error(token, f"%{name} is not defined here",
-                             did_you_mean(name, self.values))
+            raise self.error(token, f"%{name} is not defined here", did_you_mean(name, self.values))
         return self.values[name]
 
     def op(self, tree: Any) -> Op:
@@ -240,8 +239,7 @@ class _Parser:
         if tree.data == "alias_use":
             alias = str(tree.children[0])
             if alias not in self.layouts:
-                raise self.error(tree, f"{alias} is not defined",
-                                 did_you_mean(alias, self.layouts))
+                raise self.error(tree, f"{alias} is not defined", did_you_mean(alias, self.layouts))
             return self.layouts[alias]
         name, attrs = tree.children
         try:

@@ -82,8 +82,7 @@ class Blocked(RegisterLayout):
                 raise ValueError("blocked: all fields need one entry per dimension")
         if prod(self.threads_per_warp) != LANES:
             raise ValueError(
-                f"blocked: threadsPerWarp must multiply to {LANES}, got {self.threads_per_warp}"
-            )
+                f"blocked: threadsPerWarp must multiply to {LANES}, got {self.threads_per_warp}")
 
     @property
     def rank(self) -> int:
@@ -95,11 +94,8 @@ class Blocked(RegisterLayout):
 
     def _build(self, shape: Shape) -> LinearLayout:
         tiler = _Tiler(shape)
-        for holder, extents in (
-            ("register", self.size_per_thread),
-            ("lane", self.threads_per_warp),
-            ("warp", self.warps_per_cta),
-        ):
+        for holder, extents in (("register", self.size_per_thread), ("lane", self.threads_per_warp),
+                                ("warp", self.warps_per_cta)):
             for dim in self.order:
                 tiler.take(holder, dim, extents[dim])
         return tiler.finish(self.order)
@@ -118,8 +114,7 @@ class Slice(RegisterLayout):
             raise ValueError(f"slice: the parent must be a register layout, got {self.parent}")
         if not 0 <= self.dim < self.parent.rank:
             raise ValueError(
-                f"slice: dim {self.dim} is outside the parent, of rank {self.parent.rank}"
-            )
+                f"slice: dim {self.dim} is outside the parent, of rank {self.parent.rank}")
 
     @property
     def rank(self) -> int:
@@ -316,10 +311,8 @@ class Linear(RegisterLayout):
         whole = from_columns({}, tile_outs(shape))
 
         def columns(vectors: Vectors) -> list[int]:
-            return [
-                whole.pack([c if c < n else 0 for c, n in zip(v, shape, strict=True)])
-                for v in vectors
-            ]
+            return [whole.pack([c if c < n else 0 for c, n in zip(v, shape, strict=True)])
+                    for v in vectors]
 
         registers = [c for c in columns(self.register) if c]
         for dim in reversed(range(self.rank)):

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from tilec.ir.core import Block, Builder, Func, Module, Op, Value
 
 OpT = TypeVar("OpT", bound=Op)
-Rewrite = Callable[[OpT, Builder], Sequence[Value] | None]
+Values = Sequence[Value]
+Rewrite = Callable[[OpT, Builder], Values | None]
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,9 @@ from tilec.ir.core import Op
 from tilec.ir.fragment import Fragment, fragment, odd_factors_stay
 from tilec.ir.layouts import slice_of
 from tilec.ir.linear import tile_outs
-from tilec.ir.types import Element, Scalar, Tensor, element_of
+from tilec.ir.types import Tensor, element_of
 
 ALIGN = 16
-
-
-def element_bytes(t: Element) -> int:
-    """Bytes of an element in shared memory."""
-    return t.bytes if isinstance(t, Scalar) else 8
 
 
 def scratch_bytes(op: Op) -> int:
@@ -36,6 +31,16 @@ def scratch_bytes(op: Op) -> int:
     if isinstance(op, ops.AtomicRmw):
         return atomic_scratch(op)
     return 0
+
+
+def meets_inside(op: Op) -> bool:
+    """Whether all threads of the CTA wait between the op's writing of scratch and its reading."""
+    if isinstance(op, (ops.ConvertLayout, ops.Reshape)):
+        src, dst = op.x.type, op.result.type
+        assert isinstance(src, Tensor) and isinstance(dst, Tensor)
+        plan = move_plan(src, dst).plan
+        return not (isinstance(plan, Shared) and plan.warp_local)
+    return True
 
 
 def tile_fragment(t: Tensor) -> Fragment:
@@ -79,13 +84,14 @@ def reduce_plan(src: Tensor, axis: int) -> ReducePlan:
         dst = fragment(tuple(src.shape[d] for d in rest), slice_of(src.layout, axis))
         order = [tuple(b + x for b, x in zip(p.base, p.xor, strict=True))
                  for p in dst.register_coords]
-    extents = [frag.odd[d] * frag.pow2[d] for d in rest]
 
     def flat(at: tuple[int, ...]) -> int:
-        index = 0
-        for c, n in zip(at, extents, strict=True):
-            index = index * n + c
-        return index
+        """Odd parts outermost, so that a thread's place is the XOR of its bits' places."""
+        part = low = 0
+        for c, d in zip(at, rest, strict=True):
+            part = part * frag.odd[d] + c // frag.pow2[d]
+            low = low * frag.pow2[d] + c % frag.pow2[d]
+        return part * prod(frag.pow2[d] for d in rest) + low
 
     threads = (*frag.lane_bases, *frag.warp_bases)
     return ReducePlan(
@@ -94,7 +100,7 @@ def reduce_plan(src: Tensor, axis: int) -> ReducePlan:
         warps=tuple(b for b, v in enumerate(frag.warp_bases) if v[axis]),
         places=tuple(map(flat, order)),
         thread_places=tuple(flat(tuple(v[d] for d in rest)) for v in threads),
-        elements=prod(extents),
+        elements=prod(frag.odd[d] * frag.pow2[d] for d in rest),
     )
 
 
@@ -107,7 +113,7 @@ def reduce_areas(op: ops.Reduce) -> tuple[list[int], int]:
     at, offsets = 0, []
     for v in op.inputs:
         offsets.append(at)
-        at += -(-count * element_bytes(element_of(v.type)) // ALIGN) * ALIGN
+        at += -(-count * element_of(v.type).bytes // ALIGN) * ALIGN
     if needs_flags(src, op.axis):
         offsets.append(at)
         at += -(-count // ALIGN) * ALIGN
@@ -145,7 +151,7 @@ def move_plan(src: Tensor, dst: Tensor) -> MovePlan:
     a, b = tile_fragment(src), tile_fragment(dst)
     if src.shape != dst.shape and not odd_factors_stay(src.shape, dst.shape):
         return MovePlan(None)
-    bits = 8 * element_bytes(src.element)
+    bits = 8 * src.element.bytes
     linear = a.linear if a.pow2 == b.pow2 else a.linear.reshape_outs(tile_outs(b.pow2))
     # Odd parts are numbered row-major on both sides, and a reshape keeps row-major order.
     return MovePlan(plan_conversion(linear, b.linear, bits),
@@ -156,7 +162,7 @@ def move_scratch(src: Tensor, dst: Tensor) -> int:
     """Bytes that a change of layout or shape needs."""
     found = move_plan(src, dst)
     if found.plan is None:
-        return prod(src.shape) * element_bytes(src.element)
+        return prod(src.shape) * src.element.bytes
     return found.plan.bytes if isinstance(found.plan, Shared) else 0
 
 
@@ -167,7 +173,7 @@ def atomic_scratch(op: ops.AtomicRmw) -> int:
         return 0
     t = op.result.type
     if not isinstance(t, Tensor):
-        return element_bytes(element_of(t))
+        return element_of(t).bytes
     frag = tile_fragment(t)
     shared = frag.free_masks["lane"] | frag.free_masks["warp"]
-    return prod(frag.odd) * prod(frag.pow2) * element_bytes(t.element) if shared else 0
+    return prod(frag.odd) * prod(frag.pow2) * t.element.bytes if shared else 0

@@ -6,7 +6,7 @@ Their linear form is (offset) -> (dim0, dim1, ...), always one-to-one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilec.ir.f2 import log2_exact
@@ -35,6 +35,13 @@ class SwizzledShared(SharedLayout):
     def rank(self) -> int:
         return len(self.order)
 
+    @property
+    def dims_from_fastest(self) -> tuple[int, ...]:
+        return self.order
+
+    def permuted(self, order: Shape) -> SwizzledShared:
+        return replace(self, order=tuple(order.index(d) for d in self.order))
+
     def _build(self, shape: Shape) -> LinearLayout:
         return _swizzled(shape, self.order, shape, self.vec, self.per_phase, self.max_phase)
 
@@ -55,12 +62,10 @@ class NvmmaShared(SharedLayout):
     def __post_init__(self) -> None:
         if self.swizzle_bytes not in (0, 32, 64, 128):
             raise ValueError(
-                f"nvmma_shared: swizzleBytes must be 0, 32, 64 or 128, got {self.swizzle_bytes}"
-            )
+                f"nvmma_shared: swizzleBytes must be 0, 32, 64 or 128, got {self.swizzle_bytes}")
         if self.element_bits not in (8, 16, 32, 64):
             raise ValueError(
-                f"nvmma_shared: elementBits must be 8, 16, 32 or 64, got {self.element_bits}"
-            )
+                f"nvmma_shared: elementBits must be 8, 16, 32 or 64, got {self.element_bits}")
 
     @property
     def rank(self) -> int:
@@ -71,8 +76,15 @@ class NvmmaShared(SharedLayout):
         """Elements along the contiguous dimension of one panel."""
         return max(16, self.swizzle_bytes) * 8 // self.element_bits
 
+    @property
+    def dims_from_fastest(self) -> tuple[int, ...]:
+        return (0, 1) if self.transposed else (1, 0)
+
+    def permuted(self, order: Shape) -> NvmmaShared:
+        return replace(self, transposed=self.transposed != (order[0] == 1))
+
     def _build(self, shape: Shape) -> LinearLayout:
-        order = (0, 1) if self.transposed else (1, 0)
+        order = self.dims_from_fastest
         if shape[order[0]] < self.panel:
             raise ValueError(
                 f"{self} needs at least {self.panel} elements along dim {order[0]}, "
@@ -99,6 +111,9 @@ class SharedLinear(SharedLayout):
     def rank(self) -> int:
         return len(self.offset[0])
 
+    def permuted(self, order: Shape) -> SharedLinear:
+        return SharedLinear(tuple(tuple(v[d] for d in order) for v in self.offset))
+
     def _build(self, shape: Shape) -> LinearLayout:
         whole = from_columns({}, tile_outs(shape))
         if any(not 0 <= c < n for v in self.offset for c, n in zip(v, shape, strict=True)):
@@ -109,9 +124,8 @@ class SharedLinear(SharedLayout):
         return layout
 
 
-def _swizzled(
-    shape: Shape, order: Sequence[int], box: Shape, vec: int, per_phase: int, max_phase: int
-) -> LinearLayout:
+def _swizzled(shape: Shape, order: Sequence[int], box: Shape, vec: int, per_phase: int,
+              max_phase: int) -> LinearLayout:
     """offset -> dims: a box, whose rows are swizzled, repeated over the shape along `order`."""
     whole = from_columns({}, tile_outs(shape))
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilec.ir.f2 import Span, complement, log2_exact
+from tilec.ir.f2 import Span, bit_order, complement, log2_exact
 from tilec.ir.linear import LinearLayout, from_columns
 
 BANK_ROW_BITS = 32 * 32
@@ -29,9 +29,8 @@ class VectorAccess:
 
 
 @lru_cache(maxsize=4096)
-def vector_width(
-    access: LinearLayout, bits: int, max_bytes: int = MAX_ACCESS_BYTES
-) -> VectorAccess:
+def vector_width(access: LinearLayout, bits: int,
+                 max_bytes: int = MAX_ACCESS_BYTES) -> VectorAccess:
     """The widest aligned access for a map (register, lane, warp) -> offset of elements of `bits`.
 
     Register bits may be permuted: those whose columns are offsets 1, 2, 4, ... come first, as long
@@ -51,14 +50,7 @@ def vector_width(
     return VectorAccess(1 << len(chosen), bit_order([*chosen, *rest]))
 
 
-def bit_order(bits: Sequence[int]) -> tuple[int, ...]:
-    """All indices, counted with bits[0] as the fastest bit."""
-    order = [0]
-    for b in bits:
-        order += [i | (1 << b) for i in order]
-    return tuple(order)
-
-
+@lru_cache(maxsize=1024)
 def split_offsets(access: LinearLayout) -> tuple[tuple[int, int], ...]:
     """Per register (x, a) such that its offset is (offset of register 0 ^ x) + a.
 
@@ -125,10 +117,8 @@ class Swizzle:
     def cost(self, bits: int) -> tuple[int, int]:
         """(wavefronts, instructions) of one warp, store and load together."""
         sides = ((self.store, self.store_vector.width), (self.load, self.load_vector.width))
-        return (
-            sum(access_cost(access, bits, width) for access, width in sides),
-            sum(access.in_size("register") // width for access, width in sides),
-        )
+        return (sum(access_cost(access, bits, width) for access, width in sides),
+                sum(access.in_size("register") // width for access, width in sides))
 
 
 @lru_cache(maxsize=4096)
@@ -147,9 +137,8 @@ def best_swizzle(src: LinearLayout, dst: LinearLayout, bits: int) -> Swizzle:
     return min(found, key=lambda swizzle: swizzle.cost(bits))
 
 
-def _swizzled_memory(
-    src: LinearLayout, vector: list[int], src_lanes: list[int], dst_lanes: list[int], bits: int
-) -> LinearLayout:
+def _swizzled_memory(src: LinearLayout, vector: list[int], src_lanes: list[int],
+                     dst_lanes: list[int], bits: int) -> LinearLayout:
     """offset -> flat index with these lowest bits and, if possible, no conflicts on either side.
 
     Address bits are, from the lowest: those of the vector, those that choose the bank, and the
@@ -175,9 +164,8 @@ def _wavefront_lanes(layout: LinearLayout, lane_bits: int) -> list[int]:
     return [c for c in lanes[: len(lanes) - dropped] if c]
 
 
-def _vector_candidates(
-    src: LinearLayout, dst: LinearLayout, bits: int
-) -> list[tuple[list[int], int, int]]:
+def _vector_candidates(src: LinearLayout, dst: LinearLayout,
+                       bits: int) -> list[tuple[list[int], int, int]]:
     """(index bits that share a vector, how many of them src has in registers, likewise dst).
 
     The bits in registers of both sides; the same, and as many more as src has; or as dst has.
@@ -196,9 +184,8 @@ def _vector_candidates(
     return found
 
 
-def _whole_words(
-    src: LinearLayout, dst: LinearLayout, bits: int, common: Sequence[int]
-) -> list[int]:
+def _whole_words(src: LinearLayout, dst: LinearLayout, bits: int,
+                 common: Sequence[int]) -> list[int]:
     """`common`, filled up to a bank's 32 bits.
 
     The bits added are owned by no lane on one of the sides, so that no word is torn on both.
@@ -217,9 +204,8 @@ def _whole_words(
     return vector
 
 
-def _segment_basis(
-    vector: Sequence[int], bank_src: Sequence[int], bank_dst: Sequence[int], bits: int, count: int
-) -> list[int]:
+def _segment_basis(vector: Sequence[int], bank_src: Sequence[int], bank_dst: Sequence[int],
+                   bits: int, count: int) -> list[int]:
     """`count` address bits above the banks.
 
     First index bits that no lane of a wavefront changes; then sums of one that only the store's

@@ -82,6 +82,10 @@ class Pointer(Type):
     def bits(self) -> int:
         return 64
 
+    @property
+    def bytes(self) -> int:
+        return 8
+
 
 Element = Scalar | Pointer
 
@@ -114,11 +118,27 @@ class Tensor(Type):
 
 @dataclass(frozen=True)
 class MemDesc(Type):
-    """A buffer in shared memory with a shared layout."""
+    """A buffer in shared memory with a shared layout; with one dimension more than the layout, in
+    front, it is an array of such buffers, one after another (the stages of a pipeline)."""
 
     shape: tuple[int, ...]
     element: Scalar
     layout: Layout
+
+    @property
+    def staged(self) -> bool:
+        """Whether this is an array of buffers."""
+        return len(self.shape) > self.layout.rank
+
+    @property
+    def stages(self) -> int:
+        """How many buffers there are."""
+        return self.shape[0] if self.staged else 1
+
+    @property
+    def tile_shape(self) -> tuple[int, ...]:
+        """The shape of one buffer."""
+        return self.shape[1:] if self.staged else self.shape
 
     def __str__(self) -> str:
         return self.text(print_layout)
@@ -150,6 +170,13 @@ def scalar_of(t: Type) -> Scalar:
     element = element_of(t)
     assert isinstance(element, Scalar), f"{t} is not a number"
     return element
+
+
+def pointee_of(t: Type) -> Scalar:
+    """What a pointer, or the pointers of a tile, point to."""
+    pointer = element_of(t)
+    assert isinstance(pointer, Pointer), f"{t} is not a pointer"
+    return pointer.pointee
 
 
 def shape_of(t: Type) -> tuple[int, ...]:

@@ -41,6 +41,8 @@ class _Verifier:
         for arg in block.args:
             if arg.owner is not block:
                 raise IRError(f"@{self.func.name}: a block argument belongs to another block")
+            if wrong := self.wrong_layout(arg):
+                raise IRError(f"@{self.func.name}: block argument {arg!r}: {wrong}")
         if block.last is None or not block.last.terminator:
             raise IRError(f"@{self.func.name}: a block does not end with a terminator")
         for op in block:
@@ -68,6 +70,8 @@ class _Verifier:
                 wrong = f"attribute `{name}` is missing" if field.default is MISSING else ""
             if wrong:
                 raise self.fail(op, wrong)
+        for name in op.attributes.keys() - op.attr_fields.keys():
+            raise self.fail(op, f"there is no attribute `{name}`")
         for i, block in enumerate(op.regions):
             if block.owner is not op:
                 raise self.fail(op, f"region {i} belongs to another op")
@@ -83,21 +87,25 @@ class _Verifier:
         self.level(op)
 
     def level(self, op: Op) -> None:
-        tile = self.module.level == "tile"
-        if tile and op.name.startswith("gpu.") and not isinstance(op, ops.Barrier):
+        if self.module.level == "tile" and op.name.startswith("gpu.") and \
+                not isinstance(op, ops.Barrier):
             raise self.fail(op, "a gpu op stands at level tile")
         in_reduce = any(isinstance(a, ops.Reduce) for a in op.ancestors())
         if in_reduce and not op.pure and not op.terminator:
             raise self.fail(op, "a reduce's region must be pure")
         for r in op.results:
-            if not isinstance(r.type, Tensor):
-                continue
-            if tile and r.type.layout is not None:
-                raise self.fail(op, "a tile has a layout at level tile")
-            if not tile:
-                if not isinstance(r.type.layout, RegisterLayout):
-                    raise self.fail(op, f"a tile has no register layout at level "
-                                        f"{self.module.level}")
-                if r.type.layout.num_warps != self.module.num_warps:
-                    raise self.fail(op, f"the layout is for {r.type.layout.num_warps} warps, the "
-                                        f"module has {self.module.num_warps}")
+            if wrong := self.wrong_layout(r):
+                raise self.fail(op, wrong)
+
+    def wrong_layout(self, value: Value) -> str:
+        """What is wrong with a tile's layout at the module's level, or an empty string."""
+        if not isinstance(value.type, Tensor):
+            return ""
+        layout, module = value.type.layout, self.module
+        if module.level == "tile":
+            return "" if layout is None else "a tile has a layout at level tile"
+        if not isinstance(layout, RegisterLayout):
+            return f"a tile has no register layout at level {module.level}"
+        if layout.num_warps != module.num_warps:
+            return f"the layout is for {layout.num_warps} warps, the module has {module.num_warps}"
+        return ""

@@ -1,10 +1,11 @@
-"""The iterators of `for` loops: `tl.range` and `tl.static_range`."""
+"""What loops go over: `tl.range` and `tl.static_range` of `for`, `tl.condition` of `while`."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from tilec.language.context import CallableInKernels, error
+from tilec.ir.remarks import remark
+from tilec.language.context import CallableInKernels, error, here
 from tilec.language.values import const_int, const_value, unwrap
 
 
@@ -18,7 +19,9 @@ class range:
 
     Bounds are integers, known at compile time or not. num_stages: stages of the software
     pipeline, the kernel's option if None; loop_unroll_factor: iterations to unroll, 1 or None for
-    none. The other options are accepted for Triton's sake and change nothing.
+    none; flatten: a nest of this loop and the one inside may run as one loop; disable_licm: what
+    does not change stays inside. disallow_acc_multi_buffer and warp_specialize change nothing
+    yet; a remark says so of the latter. All are known at compile time.
     """
 
     __tilec_builtin__ = CallableInKernels()
@@ -29,8 +32,15 @@ class range:
                  disable_licm: bool = False) -> None:
         self.lo, self.hi = (unwrap(x) for x in _bounds((arg1, arg2)))
         self.step = 1 if step is None else unwrap(step)
-        self.num_stages = _count(num_stages, "num_stages of tl.range")
-        self.unroll = _count(loop_unroll_factor, "loop_unroll_factor of tl.range")
+        self.attributes = {  # of the scf.for
+            "num_stages": _count(num_stages, "num_stages of tl.range"),
+            "unroll": _count(loop_unroll_factor, "loop_unroll_factor of tl.range"),
+            "flatten": flag(flatten, "flatten of tl.range"),
+            "disable_licm": flag(disable_licm, "disable_licm of tl.range")}
+        flag(disallow_acc_multi_buffer, "disallow_acc_multi_buffer of tl.range")
+        if flag(warp_specialize, "warp_specialize of tl.range"):
+            remark(here(), "loop", "warp_specialize is not done yet: all warps run the whole loop",
+                   option="warp_specialize")
 
     def __iter__(self) -> NoReturn:
         raise error("tl.range can only be iterated over by `for` in a kernel",
@@ -45,6 +55,27 @@ def _count(x: Any, what: str) -> int:
     if n < 0:
         raise error(f"{what} is {n}, expected 0 or more", "leave it out for the default")
     return n
+
+
+def flag(x: Any, what: str) -> bool:
+    """An option that is on or off."""
+    value = const_value(x, what)
+    if not isinstance(value, (bool, int)):
+        raise error(f"{what} is {value!r}, expected True or False")
+    return bool(value)
+
+
+class condition:
+    """The condition of a `while` with an option: `while tl.condition(i < n, disable_licm=True)`.
+
+    disable_licm: what does not change stays inside the loop.
+    """
+
+    __tilec_builtin__ = CallableInKernels()
+
+    def __init__(self, arg1: Any, disable_licm: bool = False) -> None:
+        self.value = unwrap(arg1)
+        self.disable_licm = flag(disable_licm, "disable_licm of tl.condition")
 
 
 class static_range:

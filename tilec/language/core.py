@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tilec.language.block_pointers import advance, block_pointer, make_block_ptr
 from tilec.language.casting import cast
-from tilec.language.control import range, static_range
+from tilec.language.control import condition, range, static_range
 from tilec.language.creation import arange, full, num_programs, program_id, zeros, zeros_like
 from tilec.language.debug import (
     assume,
@@ -73,14 +74,15 @@ from tilec.language.shape import (
 from tilec.language.values import builtin, constexpr, tensor, to_tensor
 
 __all__ = [
-    "PropagateNan", "abs", "arange", "argmax", "argmin", "assume", "atomic_add", "bfloat16",
-    "block_type", "broadcast", "broadcast_to", "builtin", "cast", "cdiv", "ceil", "clamp", "const",
-    "constexpr", "cos", "debug_barrier", "device_assert", "device_print", "dot", "dtype", "erf",
-    "exp", "exp2", "expand_dims", "float16", "float32", "float64", "float8e4nv", "float8e5",
-    "floor", "fma", "full", "int1", "int16", "int32", "int64", "int8", "load", "log", "log2",
-    "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum", "multiple_of",
-    "num_programs", "permute", "pi32_t", "pointer_type", "program_id", "range", "ravel", "reduce",
-    "reshape", "rsqrt", "sin", "sqrt", "static_assert", "static_print", "static_range", "store",
-    "sum", "tanh", "tensor", "to_tensor", "trans", "uint16", "uint32", "uint64", "uint8", "view",
-    "void", "where", "xor_sum", "zeros", "zeros_like",
+    "PropagateNan", "abs", "advance", "arange", "argmax", "argmin", "assume", "atomic_add",
+    "bfloat16", "block_pointer", "block_type", "broadcast", "broadcast_to", "builtin", "cast",
+    "cdiv", "ceil", "clamp", "condition", "const", "constexpr", "cos", "debug_barrier",
+    "device_assert", "device_print", "dot", "dtype", "erf", "exp", "exp2", "expand_dims",
+    "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "int1",
+    "int16", "int32", "int64", "int8", "load", "log", "log2", "make_block_ptr", "max",
+    "max_constancy", "max_contiguous", "maximum", "min", "minimum", "multiple_of",
+    "num_programs", "permute", "pi32_t", "pointer_type", "program_id", "range", "ravel",
+    "reduce", "reshape", "rsqrt", "sin", "sqrt", "static_assert", "static_print",
+    "static_range", "store", "sum", "tanh", "tensor", "to_tensor", "trans", "uint16", "uint32",
+    "uint64", "uint8", "view", "void", "where", "xor_sum", "zeros", "zeros_like",
 ]

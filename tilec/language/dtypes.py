@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -100,65 +101,10 @@ class dtype:
         """Whether this is the type of a tile; see `block_type`."""
         return False
 
-    def is_fp16(self) -> bool:
-        """Whether this is float16."""
-        return self.ir == ir.f16
-
-    def is_bf16(self) -> bool:
-        """Whether this is bfloat16."""
-        return self.ir == ir.bf16
-
-    def is_fp32(self) -> bool:
-        """Whether this is float32."""
-        return self.ir == ir.f32
-
-    def is_fp64(self) -> bool:
-        """Whether this is float64."""
-        return self.ir == ir.f64
-
-    def is_fp8e4nv(self) -> bool:
-        """Whether this is float8e4nv."""
-        return self.ir == ir.f8e4m3
-
-    def is_fp8e5(self) -> bool:
-        """Whether this is float8e5."""
-        return self.ir == ir.f8e5m2
-
-    def is_int1(self) -> bool:
-        """Whether this is int1."""
-        return self.ir == ir.i1
-
-    def is_int8(self) -> bool:
-        """Whether this is int8."""
-        return self.ir == ir.i8
-
-    def is_int16(self) -> bool:
-        """Whether this is int16."""
-        return self.ir == ir.i16
-
-    def is_int32(self) -> bool:
-        """Whether this is int32."""
-        return self.ir == ir.i32
-
-    def is_int64(self) -> bool:
-        """Whether this is int64."""
-        return self.ir == ir.i64
-
-    def is_uint8(self) -> bool:
-        """Whether this is uint8."""
-        return self.ir == ir.u8
-
-    def is_uint16(self) -> bool:
-        """Whether this is uint16."""
-        return self.ir == ir.u16
-
-    def is_uint32(self) -> bool:
-        """Whether this is uint32."""
-        return self.ir == ir.u32
-
-    def is_uint64(self) -> bool:
-        """Whether this is uint64."""
-        return self.ir == ir.u64
+    # Attached below, with is_int8, is_fp32 and so on: Triton has one for each type.
+    is_fp16: Callable[[], bool]
+    is_bf16: Callable[[], bool]
+    is_fp64: Callable[[], bool]
 
     @property
     def scalar(self) -> dtype:
@@ -249,11 +195,20 @@ float32 = dtype("fp32", "fp32", ir.f32, "float32")
 float64 = dtype("fp64", "fp64", ir.f64, "float64")
 pi32_t = pointer_type(int32)
 
-SINT_TYPES = (int8, int16, int32, int64)
-UINT_TYPES = (int1, uint8, uint16, uint32, uint64)
-FP_TYPES = (float8e5, float8e4nv, float16, bfloat16, float32, float64)
-STANDARD_FP_TYPES = (float16, bfloat16, float32, float64)
-ALL = UINT_TYPES + SINT_TYPES + FP_TYPES
+ALL = (int1, uint8, uint16, uint32, uint64, int8, int16, int32, int64,
+       float8e5, float8e4nv, float16, bfloat16, float32, float64)
+
+
+def _attach_test(t: dtype) -> None:
+    def test(self: dtype) -> bool:
+        return self.ir == t.ir
+
+    test.__doc__ = f"Whether this is {t.name}."
+    setattr(dtype, f"is_{t.name}", test)
+
+
+for _type in ALL:
+    _attach_test(_type)
 
 _ALIASES = {"u1": int1, "float8e5": float8e5, "float8e4nv": float8e4nv, "half": float16,
             "float": float32, "double": float64, "int": int32, "long": int64, "short": int16,

@@ -10,7 +10,7 @@ from tilec.language.casting import as_dtype
 from tilec.language.context import error
 from tilec.language.semantic import emit
 from tilec.language.shape import require_tile
-from tilec.language.values import builtin, const_value, constant, describe, tensor
+from tilec.language.values import builtin, const_int, const_value, constant, describe, tensor
 
 PRECISIONS = ("tf32", "tf32x3", "ieee")
 _OPERANDS = (dt.int8, dt.float16, dt.bfloat16, dt.float32, dt.float64)
@@ -33,16 +33,49 @@ def _check_operands(a: tensor, b: tensor) -> None:
 
 
 def _result_dtype(t: dt.dtype, out_dtype: Any) -> dt.dtype:
-    want = as_dtype(out_dtype, "out_dtype of tl.dot")
     if t.is_int():
-        return dt.int32
-    if t.is_fp64():
-        return dt.float64
-    allowed = (dt.float32, dt.float16) if t.is_fp16() or t.is_fp8() else (dt.float32,)
-    if want not in allowed:
-        raise error(f"tl.dot: out_dtype is {want} for operands of {t}, expected "
-                    f"{' or '.join(x.name for x in allowed)}", "cast the result by `.to(...)`")
-    return want
+        own: tuple[dt.dtype, ...] = (dt.int32,)
+    elif t.is_fp64():
+        own = (dt.float64,)
+    else:
+        own = (dt.float32, dt.float16) if t.is_fp16() or t.is_fp8() else (dt.float32,)
+    want = as_dtype(dt.float32 if out_dtype is None else out_dtype, "out_dtype of tl.dot")
+    if want in own:
+        return want
+    # The default stands for the only type there is.
+    if want == dt.float32:
+        return own[0]
+    raise error(f"tl.dot: out_dtype is {want} for operands of {t}, expected "
+                f"{' or '.join(x.name for x in own)}", "cast the result by `.to(...)`")
+
+
+def _precision(input_precision: Any, allow_tf32: Any) -> str:
+    precision = const_value(input_precision, "input_precision")
+    tf32 = const_value(allow_tf32, "allow_tf32")
+    if tf32 is not None and not isinstance(tf32, (bool, int)):
+        raise error(f"tl.dot: allow_tf32 is {tf32!r}, expected True or False",
+                    "input_precision says more: 'tf32', 'tf32x3' or 'ieee'")
+    if precision is None:
+        return "tf32" if tf32 is None or tf32 else "ieee"
+    if tf32 is not None:
+        raise error("tl.dot: both input_precision and allow_tf32 are given",
+                    "drop allow_tf32, the older way to say 'tf32' or 'ieee'")
+    if precision not in PRECISIONS:
+        raise error(f"tl.dot: input_precision is {precision!r}, expected one of "
+                    f"{', '.join(map(repr, PRECISIONS))}", "leave it out for the default, 'tf32'")
+    return str(precision)
+
+
+def _accumulator(acc: Any, shape: tuple[int, ...], t: dt.dtype) -> tensor:
+    if acc is None:
+        return constant(0, t, shape)
+    if not isinstance(acc, tensor) or acc.shape != shape or acc.dtype != t:
+        advice = f"make it by tl.zeros({shape}, tl.{t.numpy_name})"
+        if isinstance(acc, tensor) and acc.shape == shape and acc.dtype.is_fp16():
+            advice += ", or say out_dtype=tl.float16"
+        raise error(f"tl.dot: found {describe(acc)} as accumulator, expected {t}"
+                    f"[{', '.join(map(str, shape))}] tile", advice)
+    return acc
 
 
 @builtin
@@ -60,17 +93,8 @@ def dot(input: Any, other: Any, acc: Any = None, input_precision: str | None = N
     a, b = require_tile(input, "tl.dot"), require_tile(other, "tl.dot")
     _check_operands(a, b)
     t = _result_dtype(a.dtype, out_dtype)
-    shape = (*a.shape[:-1], b.shape[-1])
-    c = constant(0, t, shape) if acc is None else acc
-    if not isinstance(c, tensor) or c.shape != shape or c.dtype != t:
-        raise error(f"tl.dot: found {describe(c)} as accumulator, expected {t}"
-                    f"[{', '.join(map(str, shape))}] tile",
-                    f"make it by tl.zeros({shape}, tl.{t.numpy_name})")
-    precision = const_value(input_precision, "input_precision")
-    if precision is None:
-        loose = const_value(allow_tf32, "allow_tf32")
-        precision = "ieee" if loose is False else "tf32"
-    if precision not in PRECISIONS:
-        raise error(f"tl.dot: input_precision is {precision!r}, expected one of "
-                    f"{', '.join(map(repr, PRECISIONS))}", "leave it out for the default, 'tf32'")
-    return emit(ops.Dot(a.handle, b.handle, c.handle, input_precision=precision))
+    c = _accumulator(acc, (*a.shape[:-1], b.shape[-1]), t)
+    if max_num_imprecise_acc is not None:
+        const_int(max_num_imprecise_acc, "max_num_imprecise_acc")
+    return emit(ops.Dot(a.handle, b.handle, c.handle,
+                        input_precision=_precision(input_precision, allow_tf32)))

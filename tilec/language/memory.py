@@ -8,11 +8,13 @@ from tilec.ir import ops
 from tilec.ir.core import Value
 from tilec.ir.ops.memory import CACHE_LOAD, CACHE_STORE, EVICTION
 from tilec.language import dtypes as dt
+from tilec.language.block_pointers import block_pointer, inside, pointers
 from tilec.language.casting import common_shape, convert, spread
 from tilec.language.context import current, error
 from tilec.language.semantic import emit, shapes_of
 from tilec.language.values import (
     builtin,
+    const_ints,
     const_value,
     constant,
     describe,
@@ -92,9 +94,52 @@ def _fit(pointer: tensor, what: str, **values: Any) -> None:
                         f"the {name} must broadcast to the shape of the pointer")
 
 
+PADDINGS = {"": None, "zero": 0, "nan": float("nan")}
+
+
+def _no_block(pointer: Any, what: str, **given: Any) -> None:
+    """CompilationError for arguments that only a block pointer takes."""
+    for name, value in given.items():
+        if value:
+            raise error(f"{what}: {name} is given, but {describe(pointer)} is no block pointer",
+                        "give a mask, or make the pointer by tl.make_block_ptr")
+
+
+def _block(x: block_pointer, boundary_check: Any, what: str, **given: Any
+           ) -> tuple[tensor, tensor | None]:
+    """(pointers, mask) of a block pointer; `given`: what only other pointers take."""
+    for name, value in given.items():
+        if value is not None:
+            raise error(f"{what}: {name} is given with a block pointer",
+                        "boundary_check=(0, 1) masks off what lies outside of the matrix")
+    rank = len(x.block_shape)
+    checked = const_ints(() if boundary_check is None else boundary_check, "boundary_check")
+    for d in checked:
+        if not 0 <= d < rank:
+            raise error(f"{what}: boundary_check names dimension {d} of a block of {rank}",
+                        f"expected 0 to {rank - 1}")
+    return pointers(x), inside(x, sorted(set(checked)))
+
+
+def _padding(x: block_pointer, mask: tensor | None, option: Any) -> Any:
+    """What `other` is for lanes outside of the matrix."""
+    option = "" if option is None else const_value(option, "padding_option")
+    if option not in PADDINGS:
+        raise error(f"tl.load: padding_option is {option!r}, expected 'zero' or 'nan'",
+                    "leave it out where nobody looks at elements outside")
+    if option and mask is None:
+        raise error("tl.load: padding_option is given without boundary_check",
+                    "name the dimensions to check: boundary_check=(0, 1)")
+    if option == "nan" and not _pointee(x.base).is_floating():
+        raise error(f"tl.load: padding_option is 'nan' for {_pointee(x.base)}",
+                    "integers have no NaN; use 'zero'")
+    return PADDINGS[option]
+
+
 @builtin
-def load(pointer: Any, mask: Any = None, other: Any = None, *, cache_modifier: str = "",
-         eviction_policy: str = "", volatile: bool = False) -> tensor:
+def load(pointer: Any, mask: Any = None, other: Any = None, *, boundary_check: Any = (),
+         padding_option: str = "", cache_modifier: str = "", eviction_policy: str = "",
+         volatile: bool = False) -> tensor:
     """What `pointer`, a pointer or a tile of them, points at: same shape, the pointee's dtype.
 
     mask: int1; pointer, mask and other broadcast together; lanes where it is false touch no
@@ -102,7 +147,16 @@ def load(pointer: Any, mask: Any = None, other: Any = None, *, cache_modifier: s
     cache_modifier: ".ca", ".cg" or ".cv"; eviction_policy: "evict_first", "evict_last" or
     "evict_normal"; volatile keeps the access. Errors: no pointer, a mask that is no int1, `other`
     without `mask`, a tile beside a scalar pointer.
+
+    A block pointer takes no mask: lanes outside of the matrix along the dimensions that
+    boundary_check names give padding_option: "zero", "nan", or "" for poison.
     """
+    if isinstance(pointer, block_pointer):
+        block = pointer
+        pointer, mask = _block(block, boundary_check, "tl.load", mask=mask, other=other)
+        other = _padding(block, mask, padding_option)
+    else:
+        _no_block(pointer, "tl.load", boundary_check=boundary_check, padding_option=padding_option)
     pointer = _pointer(pointer, "tl.load")
     if other is not None and mask is None:
         raise error("tl.load: `other` is given without `mask`",
@@ -122,14 +176,19 @@ def load(pointer: Any, mask: Any = None, other: Any = None, *, cache_modifier: s
 
 
 @builtin
-def store(pointer: Any, value: Any, mask: Any = None, *, cache_modifier: str = "",
-          eviction_policy: str = "") -> None:
+def store(pointer: Any, value: Any, mask: Any = None, *, boundary_check: Any = (),
+          cache_modifier: str = "", eviction_policy: str = "") -> None:
     """Write `value`, converted to the pointee's dtype, through `pointer` where `mask` holds.
 
     value and mask broadcast to the pointer's shape. cache_modifier: ".wb", ".cg", ".cs" or ".wt";
-    eviction_policy as for `load`. Errors: no pointer or a const one, a mask that is no int1,
-    shapes that do not broadcast.
+    eviction_policy as for `load`. A block pointer takes no mask: what lies outside of the matrix
+    along the dimensions that boundary_check names is not written. Errors: no pointer or a const
+    one, a mask that is no int1, shapes that do not broadcast.
     """
+    if isinstance(pointer, block_pointer):
+        pointer, mask = _block(pointer, boundary_check, "tl.store", mask=mask)
+    else:
+        _no_block(pointer, "tl.store", boundary_check=boundary_check)
     pointer = _writable(pointer, "tl.store")
     _fit(pointer, "tl.store", value=value, mask=mask)
     masked = _mask(mask, pointer.shape, "tl.store")

@@ -148,7 +148,7 @@ def _indices(shape: tuple[int, ...], axis: int | None) -> tensor:
 def _with_index(x: tensor, axis: Any, combine_fn: Any, keep_dims: Any,
                 what: str) -> tuple[tensor, tensor]:
     """Extreme values and their indices along `axis`; the index in row-major order for None."""
-    if x.dtype.is_bf16():
+    if x.dtype == dt.bfloat16:
         x = convert(x, dt.float32)
     shape = x.shape
     if not shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilec.frontend.function import function
-from tilec.language import math, reduction
+from tilec.language import math, reduction, selection
 
 
 @function
@@ -22,3 +22,16 @@ def softmax(x, dim=None, keep_dims=False, ieee_rounding=False):
 def sigmoid(x):
     """1 / (1 + exp(-x)); float32 for narrower floats."""
     return 1 / (1 + math.exp(-x))
+
+
+@function
+def swizzle2d(i, j, size_i, size_j, size_g):
+    """Where program (i, j) of a row-major size_i x size_j grid goes when rows are taken in groups
+    of size_g and each group is walked column by column: the new (i, j). Programs that run at one
+    time then share columns as well as rows."""
+    position = i * size_j + j
+    group = size_g * size_j
+    first = position // group * size_g
+    rows = selection.minimum(size_i - first, size_g)  # the last group may have fewer
+    position = position % group
+    return first + position % rows, position // rows

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
-from typing import ClassVar
 
 from tilec.errors import OutOfResources
 from tilec.ir import ops
+from tilec.ir.buffers import buffer_bytes
 from tilec.ir.core import Func, Module, Op, Value
 from tilec.ir.ops.base import ScratchOp
+from tilec.ir.remarks import shown
 from tilec.ir.scratch import scratch_bytes
 from tilec.ir.types import MemDesc
 from tilec.passes.base import Pass
@@ -30,14 +31,11 @@ class _Buffer:
     end: int
 
 
-@dataclass(frozen=True)
 class AllocateShared(Pass):
     """Sets `offset` on buffers and scratch ops and `shared` (bytes in all) on the module.
 
     reduce(%x) --> reduce(%x) {offset = 0}
     """
-
-    name: ClassVar[str] = "allocate_shared"
 
     def run(self, module: Module) -> None:
         total = 0
@@ -58,14 +56,45 @@ def _buffers(func: Func) -> list[_Buffer]:
     out: list[_Buffer] = []
     for op in func.walk():
         if isinstance(op, ops.AllocShared):
-            last = max((number[_at_level_of(op, user)] + _span(_at_level_of(op, user))
-                        for user in op.result.users), default=number[op])
+            users = list(_users(op.result))
+            last = max((_end(number, op, user) for user in users), default=number[op])
+            copied = [_end(number, op, u) for u in users if isinstance(u, ops.AsyncCopy)]
+            if copied:
+                last = max(last, _landed(func, number, op, max(copied)))
             out.append(_Buffer(op, buffer_bytes(op.result), number[op], last))
         elif isinstance(op, ScratchOp):
             size = scratch_bytes(op)
             if size:
                 out.append(_Buffer(op, size, number[op], number[op] + _span(op)))
     return out
+
+
+def _end(number: dict[Op, int], alloc: Op, user: Op) -> int:
+    """The number of the last op of what holds `user` in the block of `alloc`."""
+    outer = _at_level_of(alloc, user)
+    return number[outer] + _span(outer)
+
+
+def _landed(func: Func, number: dict[Op, int], alloc: Op, copied: int) -> int:
+    """Where copies that begin up to op number `copied` have surely ended: at a wait for all of
+    them, or nowhere."""
+    waits = (number[op] for op in func.walk() if isinstance(op, ops.AsyncWait) and
+             op.parent is alloc.parent and not op.pending and number[op] > copied)
+    return min(waits, default=len(number))
+
+
+def _end(number: dict[Op, int], alloc: Op, user: Op) -> int:
+    """The number of the last op of what holds `user` in the block of `alloc`."""
+    outer = _at_level_of(alloc, user)
+    return number[outer] + _span(outer)
+
+
+def _landed(func: Func, number: dict[Op, int], alloc: Op, copied: int) -> int:
+    """Where copies that begin up to op number `copied` have surely ended: at a wait for all of
+    them, or nowhere."""
+    waits = (number[op] for op in func.walk() if isinstance(op, ops.AsyncWait) and
+             op.parent is alloc.parent and not op.pending and number[op] > copied)
+    return min(waits, default=len(number))
 
 
 def _span(op: Op) -> int:
@@ -83,11 +112,12 @@ def _at_level_of(alloc: Op, user: Op) -> Op:
     return user
 
 
-def buffer_bytes(buffer: Value) -> int:
-    """Bytes of a shared buffer."""
-    t = buffer.type
-    assert isinstance(t, MemDesc)
-    return prod(t.shape) * t.element.bytes
+def _users(buffer: Value) -> Iterator[Op]:
+    """The ops that use a buffer, or a view of it."""
+    for user in buffer.users:
+        yield user
+        if isinstance(user, (ops.MemdescIndex, ops.MemdescTrans)):
+            yield from _users(user.result)
 
 
 def _place(buffers: list[_Buffer]) -> int:
@@ -108,8 +138,16 @@ def _place(buffers: list[_Buffer]) -> int:
 
 
 def _too_much(buffers: list[_Buffer], total: int, limit: int) -> OutOfResources:
-    """Names every buffer, its size and its line."""
-    lines = [f"  {b.size} bytes for {b.op.name} at {b.op.loc}"
-             for b in sorted(buffers, key=lambda b: -b.size)]
+    """Names every buffer, its size, its stages and its line."""
+    rows = [("bytes", "stages", "buffer", "line")]
+    for b in sorted(buffers, key=lambda b: -b.size):
+        stages, name = 1, f"scratch of {b.op.name}"
+        if isinstance(b.op, ops.AllocShared):
+            t = b.op.result.type
+            assert isinstance(t, MemDesc)
+            stages, name = t.stages, shown(b.op.result)
+        rows.append((str(b.size), str(stages), name, str(b.op.loc)))
+    wide = max(len(row[2]) for row in rows)
+    lines = [f"{size:>10}{stages:>8}  {name:{wide}}  {line}" for size, stages, name, line in rows]
     return OutOfResources("shared memory", total, limit, "\n".join(lines),
                           max(buffers, key=lambda b: b.size).op.loc)

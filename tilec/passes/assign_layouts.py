@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tilec.ir import ops
 from tilec.ir.core import Block, Module
 from tilec.ir.layouts import default_blocked
@@ -13,15 +10,12 @@ from tilec.passes.base import Pass
 from tilec.passes.layout.edits import legalize
 
 
-@dataclass(frozen=True)
 class AssignLayouts(Pass):
     """Every tile gets a layout; ops that relate layouts get conversions around them. Assertions
     go, unless the module says `debug`: from here on the IR is what a GPU will run.
 
     tensor<64x1xf32> --> tensor<64x1xf32, #b0>
     """
-
-    name: ClassVar[str] = "assign_layouts"
 
     def run(self, module: Module) -> None:
         for func in module.funcs:

@@ -15,11 +15,18 @@ from tilec.errors import TilecError, did_you_mean
 from tilec.ir.core import Module
 
 
+@dataclasses.dataclass(frozen=True)
 class Pass:
-    """A transformation of a module, in place. A subclass is a frozen dataclass: its fields are
-    the pass's options and their defaults."""
+    """A transformation of a module, in place. A subclass with options is a frozen dataclass too:
+    its fields are the options and their defaults.
+
+    name: the class's, in small letters, as the file is called: FormFma is `form_fma`.
+    """
 
     name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def run(self, module: Module) -> None:
         """Transform `module`; it must verify before and after."""
@@ -27,7 +34,7 @@ class Pass:
 
     def __str__(self) -> str:
         """The pass in pipeline text, with the options that differ from their defaults."""
-        options = [f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self)  # type: ignore[arg-type]
+        options = [f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self)
                    if getattr(self, f.name) != f.default]
         return self.name + ("{" + ",".join(options) + "}" if options else "")
 
@@ -71,7 +78,7 @@ def _make(name: str, options: str) -> Pass:
         known = all_passes()
         raise TilecError(f"there is no pass `{name}`", None, did_you_mean(name, known) or
                          f"passes: {', '.join(sorted(known))}")
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    fields = {f.name: f for f in dataclasses.fields(cls)}
     values: dict[str, Any] = {}
     for part in filter(None, re.split(r"[,\s]+", options.strip())):
         key, _, value = part.partition("=")

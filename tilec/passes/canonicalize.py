@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tilec.ir.core import Module
 from tilec.ir.rewriter import rewrite
 from tilec.passes.base import Pass
@@ -13,7 +10,6 @@ from tilec.passes.simplify import arith, control, memory, shape
 PATTERNS = (*arith.PATTERNS, *shape.PATTERNS, *memory.PATTERNS, *control.PATTERNS)
 
 
-@dataclass(frozen=True)
 class Canonicalize(Pass):
     """Fold what is known, drop what does nothing, put constants to the right.
 
@@ -24,8 +20,6 @@ class Canonicalize(Pass):
         %2 = tile.constant() {value = 3} : i32
         %3 = tile.add(%1, %2) : i32
     """
-
-    name: ClassVar[str] = "canonicalize"
 
     def run(self, module: Module) -> None:
         rewrite(module, PATTERNS)

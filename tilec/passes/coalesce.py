@@ -3,15 +3,13 @@ a thread where alignment allows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
 
 from tilec.ir import ops
 from tilec.ir.axis import AxisAnalysis, AxisInfo
 from tilec.ir.core import Builder, Module, Op
 from tilec.ir.layouts import Layout, default_blocked
-from tilec.ir.types import Pointer, Tensor, linear_shape, with_layout
+from tilec.ir.types import Tensor, linear_shape, pointee_of, with_layout
 from tilec.passes.base import Pass
 from tilec.passes.layout.edits import convert, legalize
 
@@ -19,15 +17,12 @@ VECTOR_BYTES = 16
 Group = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-@dataclass(frozen=True)
 class Coalesce(Pass):
     """Accesses of one shape and order share one layout: the widest that any of them can use, so
     that values flow between them without conversion.
 
     load(%p : #default) --> convert(load(convert(%p : #wide)))
     """
-
-    name: ClassVar[str] = "coalesce"
 
     def run(self, module: Module) -> None:
         for func in module.funcs:
@@ -42,8 +37,7 @@ class Coalesce(Pass):
                 widest[group] = max(widest.get(group, 1), width)
             for op, order in accesses:
                 shape = _tile(op).shape
-                spt = tuple(widest[shape, order] if d == order[0] else 1
-                            for d in range(len(shape)))
+                spt = tuple(widest[shape, order] if d == order[0] else 1 for d in range(len(shape)))
                 _retarget(op, default_blocked(shape, module.num_warps, spt, order))
         legalize(module)
 
@@ -66,8 +60,7 @@ def access_width(op: Op, info: AxisInfo, dim: int, num_warps: int) -> int:
     No wider than what leaves every thread something to do.
     """
     t = _tile(op)
-    assert isinstance(t.element, Pointer)
-    size = t.element.pointee.bytes
+    size = pointee_of(t).bytes
     threads = 32 * num_warps
     share = max(1, prod(linear_shape(t.shape)) // threads)
     limits = (VECTOR_BYTES // size, info.divisibility[dim] // size, info.contiguity[dim],

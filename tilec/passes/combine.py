@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tilec.ir import ops
 from tilec.ir.core import Builder, Module, Value
-from tilec.ir.rewriter import pattern, rewrite
+from tilec.ir.rewriter import Values, pattern, rewrite
 from tilec.ir.types import f32, f64, i32, scalar_of
 from tilec.passes.base import Pass
 from tilec.passes.fold import between_is_free_of, constant, uniform
-
-Values = Sequence[Value]
 
 
 @pattern(ops.Add)
@@ -71,7 +65,6 @@ def select_of_load(op: ops.Select, builder: Builder) -> Values | None:
 PATTERNS = (add_to_dot, uniform_offset_first, select_of_load)
 
 
-@dataclass(frozen=True)
 class Combine(Pass):
     """Add into a dot's accumulator, put uniform offsets first, give loads their `other`.
 
@@ -80,8 +73,6 @@ class Combine(Pass):
         %2 = tile.load(%p, %m) : ...                %3 = tile.load(%p, %m, %x) : ...
         %3 = tile.select(%m, %2, %x) : ...
     """
-
-    name: ClassVar[str] = "combine"
 
     def run(self, module: Module) -> None:
         rewrite(module, PATTERNS)

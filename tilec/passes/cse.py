@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from tilec.ir.core import Block, Module, Op, Value
 from tilec.passes.base import Pass
@@ -12,7 +11,6 @@ from tilec.passes.base import Pass
 Scope = dict[Hashable, Op]
 
 
-@dataclass(frozen=True)
 class Cse(Pass):
     """Merge pure ops with equal operands, attributes and types. Loads stay: memory may change.
 
@@ -20,8 +18,6 @@ class Cse(Pass):
         %1 = tile.add(%y, %x) : i32      ->    %2 = tile.mul(%0, %0) : i32
         %2 = tile.mul(%0, %1) : i32
     """
-
-    name: ClassVar[str] = "cse"
 
     def run(self, module: Module) -> None:
         for func in module.funcs:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from tilec.ir import ops
 from tilec.ir.core import Func, Module, Op, Value
@@ -15,7 +13,6 @@ from tilec.passes.regions import drop_carried, drop_initial, drop_passed, drop_y
 UNNOTICED = frozenset({"read", "read_shared"})
 
 
-@dataclass(frozen=True)
 class Dce(Pass):
     """Remove ops whose results nobody needs, loads among them, and carried values that only
     compute themselves.
@@ -27,8 +24,6 @@ class Dce(Pass):
           scf.yield(%2, %3) } : i32, i32
         (%1 is not used)
     """
-
-    name: ClassVar[str] = "dce"
 
     def run(self, module: Module) -> None:
         for func in module.funcs:

@@ -5,18 +5,12 @@ The one place where rounding changes, and in tile IR, so that no later choice ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tilec.ir import ops
 from tilec.ir.core import Builder, Module, Value
-from tilec.ir.rewriter import pattern, rewrite
+from tilec.ir.rewriter import Values, pattern, rewrite
 from tilec.ir.types import bf16, f16, f32, f64, scalar_of
 from tilec.passes.base import Pass
 from tilec.passes.fold import constant, make_constant
-
-Values = Sequence[Value]
 
 
 def _product(value: Value) -> ops.Mul | None:
@@ -59,15 +53,12 @@ def fma_of_sub(op: ops.Sub, builder: Builder) -> Values | None:
 PATTERNS = (fma_of_add, fma_of_sub)
 
 
-@dataclass(frozen=True)
 class FormFma(Pass):
     """Fuse multiplications and additions of floats; integers are left alone.
 
         %0 = tile.mul(%a, %b) : f32
         %1 = tile.add(%0, %c) : f32      ->    %1 = tile.fma(%a, %b, %c) : f32
     """
-
-    name: ClassVar[str] = "form_fma"
 
     def run(self, module: Module) -> None:
         rewrite(module, PATTERNS)

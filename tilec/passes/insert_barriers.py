@@ -1,125 +1,120 @@
-"""Put barriers where one op's shared accesses must see, or not disturb, another's."""
+"""Put barriers where one op's accesses to memory must see, or not disturb, another's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from tilec.ir import ops
-from tilec.ir.conversion import Shared
-from tilec.ir.core import Block, Module, Op
+from tilec.ir.core import Block, Func, Module, Op
 from tilec.ir.ops.base import ScratchOp
-from tilec.ir.scratch import move_plan, scratch_bytes
-from tilec.ir.types import Tensor
-from tilec.passes.allocate_shared import buffer_bytes
+from tilec.ir.ops.memory import MemoryOp
 from tilec.passes.base import Pass
-
-Range = tuple[int, int]
+from tilec.passes.global_accesses import Access, GlobalAccesses, forget
+from tilec.passes.shared_accesses import SharedState
 
 
 @dataclass
 class _Pending:
-    """Byte ranges accessed since the last barrier."""
+    """What was accessed since the last barrier: shared memory, and global memory."""
 
-    reads: set[Range] = field(default_factory=set)
-    writes: set[Range] = field(default_factory=set)
+    shared: SharedState = field(default_factory=SharedState)
+    outside: set[Access] = field(default_factory=set)
 
     def clear(self) -> None:
-        self.reads.clear()
-        self.writes.clear()
+        self.shared.barrier()
+        self.outside.clear()
 
     def copy(self) -> _Pending:
-        return _Pending(set(self.reads), set(self.writes))
+        return _Pending(self.shared.copy(), set(self.outside))
 
     def merge(self, other: _Pending) -> None:
-        self.reads |= other.reads
-        self.writes |= other.writes
+        self.shared.merge(other.shared)
+        self.outside |= other.outside
+
+    def within(self, other: _Pending) -> bool:
+        """Whether the other holds all of this."""
+        return self.shared.within(other.shared) and self.outside <= other.outside
 
 
-@dataclass(frozen=True)
 class InsertBarriers(Pass):
     """A barrier before an op that writes what was read or written, or reads what was written,
-    since the last one; loops count their own previous iteration.
+    since the last one; loops count their own previous iteration. What no other thread can have
+    touched, needs none.
 
     shared_store(%b, %x) ; shared_load(%b) --> shared_store ; barrier ; shared_load
+    async_wait ; shared_load(%b) of a copied buffer --> async_wait ; barrier ; shared_load
+    store(%p, %x) ; load(%q), both made from one parameter --> store ; barrier ; load
     """
-
-    name: ClassVar[str] = "insert_barriers"
 
     def run(self, module: Module) -> None:
         for func in module.funcs:
-            _block(func.body, _Pending())
+            _Inserter(func).block(func.body, _Pending())
 
 
-def _block(block: Block, pending: _Pending) -> None:
-    for op in block:
-        if op.regions and not isinstance(op, ScratchOp):
-            _regions(op, pending)
-        elif isinstance(op, ops.Barrier):
+class _Inserter:
+    """Walks one function and inserts."""
+
+    def __init__(self, func: Func) -> None:
+        self.accesses = GlobalAccesses(func)
+
+    def block(self, block: Block, pending: _Pending) -> None:
+        """Insert in a block, entered with `pending`, and leave there what it ends with."""
+        for op in block:
+            if op.regions and not isinstance(op, ScratchOp):
+                self._regions(op, pending)
+            elif isinstance(op, ops.Barrier):
+                pending.clear()
+            else:
+                self._access(op, pending)
+
+    def _regions(self, op: Op, pending: _Pending) -> None:
+        if isinstance(op, ops.If):
+            arms = [pending.copy() for _ in op.regions]
+            for block, arm in zip(op.regions, arms, strict=True):
+                self.block(block, arm)
+            pending.shared, pending.outside = SharedState(), set()
+            for arm in arms:
+                pending.merge(arm)
+            return
+        # A loop: what an iteration leaves pending meets the next one, so go round until nothing
+        # grows.
+        entry = pending.copy()
+        entry.shared = entry.shared.entering()
+        while True:
+            now = entry.copy()
+            for block in op.regions:
+                self.block(block, now)
+            now.shared = now.shared.one_later()
+            now.outside = forget(now.outside, op)
+            if now.within(entry):
+                break
+            entry.merge(now)
+        entry.shared = entry.shared.leaving()
+        pending.merge(entry)
+
+    def _access(self, op: Op, pending: _Pending) -> None:
+        outside = self.accesses.of(op) if isinstance(op, MemoryOp) else None
+        if outside is not None and meets_before(op):
+            pending.outside.clear()
+        if pending.shared.conflicts(op) or \
+                outside is not None and any(map(outside.conflicts, pending.outside)):
+            assert op.parent is not None
+            op.parent.insert(ops.Barrier(loc=op.loc), op)
             pending.clear()
-        else:
-            _access(op, pending)
+        if outside is not None:
+            pending.outside.add(outside)
+        if isinstance(op, ops.AtomicRmw) and meets_after(op):
+            pending.outside.clear()
+        if pending.shared.add(op):
+            pending.outside.clear()
 
 
-def _regions(op: Op, pending: _Pending) -> None:
-    if isinstance(op, ops.If):
-        arms = [pending.copy() for _ in op.regions]
-        for block, arm in zip(op.regions, arms, strict=True):
-            _block(block, arm)
-        pending.clear()
-        for arm in arms:
-            pending.merge(arm)
-        return
-    # A loop: what an iteration leaves pending meets the next one, so go round until nothing grows.
-    entry = pending.copy()
-    while True:
-        pending.reads, pending.writes = set(entry.reads), set(entry.writes)
-        for block in op.regions:
-            _block(block, pending)
-        if pending.reads <= entry.reads and pending.writes <= entry.writes:
-            break
-        entry.merge(pending)
-    pending.merge(entry)
+def meets_before(op: Op) -> bool:
+    """Whether all threads meet before the op's access: a release covers what each of them did."""
+    return isinstance(op, ops.AtomicRmw) and op.sem in ("release", "acq_rel")
 
 
-def _access(op: Op, pending: _Pending) -> None:
-    reads, writes = _ranges(op)
-    if _overlap(writes, pending.reads | pending.writes) or _overlap(reads, pending.writes):
-        assert op.parent is not None
-        op.parent.insert(ops.Barrier(loc=op.loc), op)
-        pending.clear()
-    if isinstance(op, ScratchOp) and writes:
-        if has_internal_barrier(op):
-            pending.clear()
-        else:
-            pending.writes |= writes
-        pending.reads |= writes
-        return
-    pending.reads |= reads
-    pending.writes |= writes
-
-
-def has_internal_barrier(op: Op) -> bool:
-    """Whether all threads of the CTA wait between the op's writing of scratch and its reading."""
-    if isinstance(op, (ops.ConvertLayout, ops.Reshape)):
-        src, dst = op.x.type, op.result.type
-        assert isinstance(src, Tensor) and isinstance(dst, Tensor)
-        plan = move_plan(src, dst).plan
-        return not (isinstance(plan, Shared) and plan.warp_local)
-    return True
-
-
-def _ranges(op: Op) -> tuple[set[Range], set[Range]]:
-    """(read, written) byte ranges; a scratch op writes its scratch, then reads it."""
-    if isinstance(op, ScratchOp) and op.offset >= 0:
-        return set(), {(op.offset, op.offset + scratch_bytes(op))}
-    if isinstance(op, (ops.SharedLoad, ops.SharedStore)):
-        alloc = op.buffer.op
-        assert isinstance(alloc, ops.AllocShared), "a buffer does not come from alloc_shared"
-        where = {(alloc.offset, alloc.offset + buffer_bytes(op.buffer))}
-        return (where, set()) if isinstance(op, ops.SharedLoad) else (set(), where)
-    return set(), set()
-
-
-def _overlap(a: set[Range], b: set[Range]) -> bool:
-    return any(x[0] < y[1] and y[0] < x[1] for x in a for y in b)
+def meets_after(op: ops.AtomicRmw) -> bool:
+    """Whether all threads meet after the op's access: what follows an acquire follows it in each
+    of them."""
+    return op.sem in ("acquire", "acq_rel")

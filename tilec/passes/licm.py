@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tilec.ir import ops
 from tilec.ir.core import Block, Module, Op
 from tilec.passes.base import Pass
 
 
-@dataclass(frozen=True)
 class Licm(Pass):
     """Move pure ops whose operands come from outside a loop to before it.
 
     No pure op traps (an integer division by zero gives poison, which nobody reads unless the loop
-    does), so an op may run although the loop does not. Loads stay.
+    does), so an op may run although the loop does not. Loads stay, and so does everything in a
+    loop with {disable_licm = true}.
 
         scf.for(...) { ^(%i: i32):                   %0 = tile.mul(%n, %m) : i32
           %0 = tile.mul(%n, %m) : i32          ->    scf.for(...) { ^(%i: i32):
           ...                                          ...
     """
-
-    name: ClassVar[str] = "licm"
 
     def run(self, module: Module) -> None:
         for func in module.funcs:
@@ -34,7 +29,7 @@ def _visit(block: Block) -> None:
     for op in block:
         for inner in op.regions:
             _visit(inner)
-        if isinstance(op, ops.ControlFlow) and op.loop:
+        if isinstance(op, ops.For | ops.While) and not op.disable_licm:
             for inner in op.regions:
                 _hoist(inner, op)
 

@@ -42,8 +42,6 @@ def _drop_args(block: Block, dead: Collection[int]) -> None:
 
 def drop_carried(op: ops.For, dead: Collection[int]) -> None:
     """Remove carried values of a for, by index; results and arguments must be unused."""
-    if not dead:
-        return
     end = op.body.terminator
     end.set_operands(without(end.operands, dead))
     _drop_args(op.body, {i + 1 for i in dead})
@@ -53,8 +51,6 @@ def drop_carried(op: ops.For, dead: Collection[int]) -> None:
 
 def drop_yielded(op: ops.If, dead: Collection[int]) -> None:
     """Remove unused results of an if, by index."""
-    if not dead:
-        return
     for block in op.regions:
         end = block.terminator
         end.set_operands(without(end.operands, dead))
@@ -64,8 +60,6 @@ def drop_yielded(op: ops.If, dead: Collection[int]) -> None:
 def drop_passed(op: ops.While, dead: Collection[int]) -> None:
     """Remove what a while passes on from its first region, by index; results and the second
     region's arguments must be unused."""
-    if not dead:
-        return
     end = op.before.terminator
     end.set_operands([end.operands[0], *without(end.operands[1:], dead)])
     _drop_args(op.after, dead)
@@ -74,8 +68,6 @@ def drop_passed(op: ops.While, dead: Collection[int]) -> None:
 
 def drop_initial(op: ops.While, dead: Collection[int]) -> None:
     """Remove unused arguments of a while's first region, by index."""
-    if not dead:
-        return
     end = op.after.terminator
     end.set_operands(without(end.operands, dead))
     _drop_args(op.before, dead)

@@ -6,13 +6,16 @@ what still needs conversion is computed anew in the layout wanted, or converted 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
-from typing import ClassVar
 
 from tilec.ir import ops
+from tilec.ir.conversion import NoOp, Registers
 from tilec.ir.core import Block, Builder, Func, Module, Op, Value
-from tilec.ir.layouts import Layout
+from tilec.ir.layouts import Layout, Mma
+from tilec.ir.scratch import move_plan
+from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.types import Tensor, layout_of, shape_of, with_layout
 from tilec.passes.base import Pass
 from tilec.passes.layout.edits import fits, legalize, remove_identities
@@ -23,16 +26,16 @@ ANCHORS = (ops.Load, ops.Store, ops.AtomicRmw, ops.Dot)
 # per element, and a barrier (in elements).
 CONVERT_ELEMENT, CONVERT_FIXED = 6, 256
 HEAVY = 8  # simple ops that a math function counts for
+# A dot's layout against that of a memory access of the same size: what flows around a loop into a
+# dot must not be converted in every turn.
+DOT_WEIGHT = 2
 
 
-@dataclass(frozen=True)
 class RemoveLayoutConversions(Pass):
     """Forward propagation, then backward rematerialisation.
 
     convert(add(convert(%x : #a to #d), %y) : #d to #a) --> add(%x, convert(%y))
     """
-
-    name: ClassVar[str] = "remove_layout_conversions"
 
     def run(self, module: Module) -> None:
         remove_identities(module)
@@ -64,7 +67,13 @@ class _Propagation:
                 for r in op.results:
                     layout = layout_of(r.type)
                     if layout is not None:
-                        self.reach(r, layout, prod(shape_of(r.type)))
+                        weight = DOT_WEIGHT if isinstance(op, ops.Dot) else 1
+                        self.reach(r, layout, weight * prod(shape_of(r.type)))
+                for v in op.operands[:1] + op.operands[2:] if isinstance(op, MemoryOp) else ():
+                    layout = layout_of(v.type)
+                    if isinstance(v.op, ops.ConvertLayout) and layout is not None:
+                        for arg, wanted in carried_sources(v.op.x, layout):
+                            self.reach(arg, wanted, prod(shape_of(arg.type)))
         while self.work:
             value, layout, weight = self.work.pop()
             for user, index in list(value.uses):
@@ -91,6 +100,19 @@ class _Propagation:
         if out is not None:
             for r in user.results:
                 self.reach(r, out, weight)
+
+
+def carried_sources(value: Value, layout: Layout) -> Iterator[tuple[Value, Layout]]:
+    """The carried values of loops that an address or mask is made of, each in the layout that it
+    needs for `value` to have `layout`: they may as well go round the loop in it."""
+    if isinstance(value.owner, Block):
+        if isinstance(value.owner.owner, ops.For) and isinstance(value.type, Tensor):
+            yield value, layout
+    elif value.owner.pure and not value.owner.regions and len(value.owner.results) == 1:
+        needs = _needs_if(value.owner, layout)
+        for operand, need in zip(value.owner.operands, needs, strict=True):
+            if need is not None and isinstance(operand.type, Tensor):
+                yield from carried_sources(operand, need)
 
 
 def carried_to(user: Op, index: int) -> list[Value]:
@@ -133,6 +155,8 @@ def rematerialize(op: ops.ConvertLayout) -> bool:
     """Replace a conversion by computing its operand in the result's layout, if that is cheaper."""
     layout = layout_of(op.result.type)
     assert layout is not None
+    if isinstance(layout_of(op.x.type), Mma) and _stays_in_thread(op):
+        return False
     plan = _Slice()
     limit = conversion_cost(op.x)
     if not _plan(op.x, layout, plan, limit) or (op.x, layout) in plan.conversions:
@@ -141,6 +165,13 @@ def rematerialize(op: ops.ConvertLayout) -> bool:
     result = _apply(op.x, layout, plan, made)
     op.replace_by([result])
     return True
+
+
+def _stays_in_thread(op: ops.ConvertLayout) -> bool:
+    """Whether the conversion only renames registers: a dot's result as operand of the next."""
+    src, dst = op.x.type, op.result.type
+    assert isinstance(src, Tensor) and isinstance(dst, Tensor)
+    return isinstance(move_plan(src, dst).plan, NoOp | Registers)
 
 
 def _plan(value: Value, layout: Layout, plan: _Slice, limit: int) -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Module, Value
 from tilec.ir.types import Scalar, u8, u16, u32, u64
@@ -15,7 +12,6 @@ from tilec.passes.simplify.control import trip_count
 _UNSIGNED = {t.bits: t for t in (u8, u16, u32, u64)}
 
 
-@dataclass(frozen=True)
 class Unroll(Pass):
     """Unroll `scf.for` with {unroll = n}: wholly if it runs at most n times (a constant), else n
     bodies a turn and a loop for what remains. The step must be a constant.
@@ -25,8 +21,6 @@ class Unroll(Pass):
                                                        A(%i) A(%i + 1) }
                                                      scf.for(%mid, %hi, %one) { ^(%i: i32): A(%i) }
     """
-
-    name: ClassVar[str] = "unroll"
 
     def run(self, module: Module) -> None:
         for func in module.funcs:

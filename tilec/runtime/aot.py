@@ -8,7 +8,7 @@ from typing import Any
 from tilec import knobs
 from tilec.codegen.cubin import available
 from tilec.compiler import Options
-from tilec.errors import CompilationError, did_you_mean
+from tilec.errors import BRIEF, CompilationError, did_you_mean
 from tilec.frontend.function import MISSING, Function
 from tilec.frontend.signature import parse_signature
 from tilec.language.values import unwrap
@@ -25,6 +25,17 @@ def compile(fn: Function, signature: Mapping[str, Any], constexprs: Mapping[str,
     constexprs: values of the other parameters. target: "sm_90a", ... (default: TILEC_TARGET, else
     sm_90a). options: num_warps, num_stages, debug. Raises CompilationError and OutOfResources.
     """
+    kernel = specialized(fn, signature, constexprs, target, **options)
+    kernel.announce()
+    with BRIEF:
+        kernel.lower("cubin" if available() else "ptx")
+    return kernel
+
+
+def specialized(fn: Function, signature: Mapping[str, Any],
+                constexprs: Mapping[str, Any] | None = None, target: str | Target | None = None,
+                **options: Any) -> CompiledKernel:
+    """What `compile` gives, not compiled yet."""
     if not isinstance(fn, Function):
         raise CompilationError(f"tilec.compile needs a @tilec.jit function, found {fn!r}")
     values = {k: constant(constexpr_handler(v)[0]) for k, v in (constexprs or {}).items()}
@@ -55,10 +66,7 @@ def compile(fn: Function, signature: Mapping[str, Any], constexprs: Mapping[str,
             raise CompilationError(f"tilec.compile has no option `{name}`", None,
                                    did_you_mean(name, Options.__dataclass_fields__))
     chosen = Options(**{k: as_plain(v) for k, v in options.items()})
-    kernel = CompiledKernel(fn, specs, values, target, chosen)
-    kernel.announce()
-    kernel.lower("cubin" if available() else "ptx")
-    return kernel
+    return CompiledKernel(fn, specs, values, target, chosen)
 
 
 def cdiv(a: int, b: int) -> int:

@@ -94,10 +94,7 @@ class DiskCache:
         warnings.warn(
             f"tilec cannot write its cache in {where} ({error.strerror or error}); kernels are "
             "compiled anew in each process. Set TILEC_CACHE_DIR to a folder that can be "
-            "written, or TILEC_CACHE=0.",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+            "written, or TILEC_CACHE=0.", RuntimeWarning, stacklevel=4)
 
 
 @contextlib.contextmanager

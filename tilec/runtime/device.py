@@ -44,8 +44,7 @@ def _bindings() -> Any:
         raise DriverError(
             "cuda-python is not installed, so tilec cannot use a GPU",
             advice="pip install cuda-python (Linux and Windows); without it, kernels run on the "
-            "CPU with numpy arrays",
-        ) from None
+            "CPU with numpy arrays") from None
     return bindings
 
 
@@ -61,14 +60,12 @@ def driver() -> Any:
         raise DriverError(
             "no NVIDIA driver was found",
             advice=f"install driver {MIN_DRIVER} or later; without a GPU, kernels run on the CPU "
-            f"with numpy arrays ({str(e).splitlines()[0]})",
-        ) from None
+            f"with numpy arrays ({str(e).splitlines()[0]})") from None
     if version_error == cu.CUresult.CUDA_SUCCESS and version < MIN_CUDA:
         raise DriverError(
             f"the NVIDIA driver is too old: it supports CUDA {version // 1000}."
             f"{version % 1000 // 10}, tilec needs {MIN_CUDA // 1000}.{MIN_CUDA % 1000 // 10}",
-            advice=f"install driver {MIN_DRIVER} or later",
-        )
+            advice=f"install driver {MIN_DRIVER} or later")
     check(error, "cuInit")
     return cu
 
@@ -118,10 +115,19 @@ def current_device() -> int:
     return int(device) if error == cu.CUresult.CUDA_SUCCESS else 0
 
 
+# torch's own function, once torch is loaded: looking it up costs as much as calling it.
+_stream_getter: Any = None
+
+
 def current_stream(device: int) -> int:
     """The raw handle of torch's current stream on `device`; the default stream without torch."""
-    core = _torch_cuda()
-    return 0 if core is None else int(core._cuda_getCurrentRawStream(device))
+    global _stream_getter
+    if _stream_getter is None:
+        core = _torch_cuda()
+        if core is None:
+            return 0
+        _stream_getter = core._cuda_getCurrentRawStream
+    return int(_stream_getter(device))
 
 
 @functools.cache
@@ -140,13 +146,9 @@ def target_of(device: int) -> str:
     """The target to compile for: "sm_90a" for an H200. TilecError for a GPU tilec cannot serve."""
     attribute = driver().CUdevice_attribute
     handle = _call("cuDeviceGet", device)
-    major, minor = (
-        _call("cuDeviceGetAttribute", a, handle)
-        for a in (
-            attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-            attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-        )
-    )
+    major, minor = (_call("cuDeviceGetAttribute", a, handle)
+                    for a in (attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                              attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))
     # From Hopper on, the instructions that matter are in the architecture-specific target.
     suffix = "a" if major >= 9 else ""
     return Target.parse(f"sm_{major}{minor}{suffix}").name
@@ -245,3 +247,48 @@ def write(pointer: int, data: bytes | bytearray | memoryview) -> None:
             view = memoryview(bytearray(view.tobytes()))
         host = ctypes.addressof((ctypes.c_char * view.nbytes).from_buffer(view))
         _call("cuMemcpyHtoD", pointer, host, view.nbytes)
+
+
+def copy(target: int, source: int, nbytes: int, stream: int) -> None:
+    """Copy inside device memory, in the stream's order."""
+    if nbytes:
+        _call("cuMemcpyDtoDAsync", target, source, nbytes, stream)
+
+
+def zero(pointer: int, nbytes: int, stream: int) -> None:
+    """Set device memory to zero bytes, in the stream's order."""
+    if nbytes:
+        _call("cuMemsetD8Async", pointer, 0, nbytes, stream)
+
+
+@functools.cache
+def name_of(device: int) -> str:
+    """The name of a GPU: "NVIDIA H200"."""
+    name: bytes = _call("cuDeviceGetName", 128, _call("cuDeviceGet", device))
+    return name.split(b"\0")[0].decode()
+
+
+@functools.cache
+def l2_bytes(device: int) -> int:
+    """The size of a GPU's L2 cache."""
+    attribute = driver().CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+    return int(_call("cuDeviceGetAttribute", attribute, _call("cuDeviceGet", device)))
+
+
+class Event:
+    """A point in a stream's work, with its time. The device's context must be current."""
+
+    def __init__(self) -> None:
+        self._event = _call("cuEventCreate", 0)
+
+    def record(self, stream: int) -> None:
+        """Put the point after the work that is in the stream now."""
+        _call("cuEventRecord", self._event, stream)
+
+    def since(self, earlier: Event) -> float:
+        """Milliseconds from another event, both of which the GPU has passed."""
+        return float(_call("cuEventElapsedTime", earlier._event, self._event))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_event") and not sys.is_finalizing():
+            driver().cuEventDestroy(self._event)

@@ -104,11 +104,15 @@ def flat_arguments(key: Key, value: Any, passed: Any) -> list[Any]:
 
     key, passed: what its handler gave.
     """
-    flat, passes = [value], [passed]
-    if isinstance(value, (tuple, list)) and not isinstance(key, Const):
-        flat, passes = _opened(value), passed
-    return [v if place_of(k) is not None else p for k, v, p in zip(leaves(key), flat, passes)
+    passes = passed if isinstance(value, (tuple, list)) and not isinstance(key, Const) else [passed]
+    return [v if place_of(k) is not None else p for (k, v), p in zip(opened(key, value), passes)
             if not isinstance(k, Const)]
+
+
+def opened(key: Key, value: Any) -> list[tuple[Key, Any]]:
+    """The parts of an argument with their keys: of a tuple, what is in it, however deep."""
+    nested = isinstance(value, (tuple, list)) and not isinstance(key, Const)
+    return list(zip(leaves(key), _opened(value) if nested else [value]))
 
 
 def _opened(value: Any) -> list[Any]:
@@ -229,6 +233,20 @@ def _view(value: Any) -> _View | None:
     if not strides:
         strides = [prod(shape[i + 1:]) * dtype.itemsize for i in range(len(shape))]
     return _View(address, dtype, tuple(shape), tuple(strides))
+
+
+def span(value: Any) -> tuple[int, int]:
+    """The first address of a device array, and the number of bytes that it spreads over."""
+    view = _view(value)
+    if _is_torch(value):
+        size = value.element_size()
+        view = _View(value.data_ptr(), numpy_dtype(short_name(value.dtype)), tuple(value.shape),
+                     tuple(s * size for s in value.stride()))
+    assert view is not None
+    if 0 in view.shape:
+        return view.address, 0
+    low, high = view.span()
+    return low, high - low
 
 
 def _typed(text: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tilec import knobs
 from tilec.codegen.cubin import available
 from tilec.compiler import Options
-from tilec.errors import CompilationError, LaunchError, TilecError, did_you_mean
+from tilec.errors import BRIEF, CompilationError, LaunchError, TilecError, did_you_mean
 from tilec.frontend.function import MISSING, Function
 from tilec.frontend.signature import Spec
 from tilec.instruments import override_state
@@ -68,7 +68,7 @@ class JITFunction(Function):
                  do_not_specialize_on_alignment: Iterable[str | int] = ()) -> None:
         super().__init__(fn, do_not_specialize, do_not_specialize_on_alignment)
         self.default_options = dict(options or {})
-        self._checked(self.default_options, CompilationError)
+        self.check_options(self.default_options, CompilationError)
         self._names = [p.name for p in self.params]
         self._fixed = [param_handler(p) for p in self.params]
         self._plans: dict[Any, Plan] = {}
@@ -109,25 +109,33 @@ class JITFunction(Function):
         except TypeError:
             raise self._unhashable(plan, given) from None
         if entry is None:
-            entry = plan.entries[full] = self._make(plan, given, flags)
+            with BRIEF:
+                entry = plan.entries[full] = self._make(plan, given, flags)
         if type(grid) is not tuple and callable(grid):
             grid = grid(self._meta(plan, given))
-        try:
-            grid = host.check_grid(grid)
-        except LaunchError as e:
-            e.message, e.loc = f"`{self.name}`: {e.message}", self.def_location
-            raise
+        if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
+            grid = grid[0], 1, 1  # what nearly every launch has, without a call
+        else:
+            grid = self._check_grid(grid)
         launch = entry.launch
         if launch is None:
-            self._run_on_cpu(entry, plan, given, grid)
+            with BRIEF:
+                self._run_on_cpu(entry, plan, given, grid)
             return entry.kernel
         if plan.stream is None:
             stream = device.current_stream(entry.where)
         else:
-            stream = _raw_stream(given[plan.stream])
+            stream = raw_stream(given[plan.stream])
         launch(grid, entry.threads, entry.shared, stream,
                values if entry.pick is None else entry.pick(values))
         return entry.kernel
+
+    def _check_grid(self, grid: Any) -> tuple[int, int, int]:
+        try:
+            return host.check_grid(grid)
+        except LaunchError as e:
+            e.message, e.loc = f"`{self.name}`: {e.message}", self.def_location
+            raise
 
     def _run_on_cpu(self, entry: _Entry, plan: Plan, given: Sequence[Any],
                     grid: tuple[int, int, int]) -> None:
@@ -208,7 +216,7 @@ class JITFunction(Function):
     def _make(self, plan: Plan, given: Sequence[Any], flags: Any) -> _Entry:
         keys, _ = plan.keys(given)
         setting = 0 if flags is None else flags[1]
-        where, level = self._place(keys)
+        where, level = self.place(keys)
         options = self.default_options | plan.chosen(given)
         target = self._target(where, options)
         kernel = self._kernel(keys, target, options, setting)
@@ -220,8 +228,8 @@ class JITFunction(Function):
         return _Entry(kernel, index, level, pick, kernel.launcher(index).launch,
                       32 * kernel.num_warps, kernel.shared)
 
-    def _place(self, keys: Sequence[Key]) -> tuple[int | None, str]:
-        """Which GPU the arrays are on, and at which level to run."""
+    def place(self, keys: Sequence[Key]) -> tuple[int | None, str]:
+        """Which GPU the arrays are on, if any, and at which level a launch runs."""
         found: dict[Any, str] = {}
         for name, key in zip(self._names, keys):
             for leaf in leaves(key):
@@ -266,7 +274,7 @@ class JITFunction(Function):
             else:
                 signature[p.name] = spec
         kernel = CompiledKernel(self, signature, constexprs, target,
-                                self._checked(options, LaunchError))
+                                self.check_options(options, LaunchError))
         with self._compiling:
             known = self._kernels.get((kernel.hash, setting))
             if known is None:
@@ -274,7 +282,8 @@ class JITFunction(Function):
                 known = self._kernels[(kernel.hash, setting)] = kernel
             return known
 
-    def _checked(self, options: Mapping[str, Any], error: type[TilecError]) -> Options:
+    def check_options(self, options: Mapping[str, Any], error: type[TilecError]) -> Options:
+        """The compile options among `options`; `error` for one that cannot be."""
         try:
             return Options(**{k: as_plain(v) for k, v in options.items() if k in COMPILE_OPTIONS})
         except TilecError as e:
@@ -284,10 +293,21 @@ class JITFunction(Function):
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> CompiledKernel:
         """Compile for these arguments (arrays, or dtypes in their place), without launching."""
+        kernel, _ = self.specialize(args, kwargs, dtypes=True)
+        with BRIEF:
+            kernel.lower("cubin" if available() else "ptx")
+        return kernel
+
+    def specialize(self, args: Sequence[Any], kwargs: Mapping[str, Any], dtypes: bool = False
+                   ) -> tuple[CompiledKernel, list[Key]]:
+        """The kernel for a launch's arguments, not compiled yet, and the arguments' keys.
+
+        dtypes: a dtype stands for an array of it.
+        """
         sources, options = self._bind(args, kwargs)
         given = [*args, *kwargs.values()]
         for i, p in zip(sources, self.params):
-            if i is not None and not p.is_constexpr:
+            if dtypes and i is not None and not p.is_constexpr:
                 given[i] = stand_in(given[i])
         keys, _ = Plan(self.params, self._fixed, sources, options, given,
                        self.def_location).keys(given)
@@ -295,10 +315,8 @@ class JITFunction(Function):
         where = next((p for p in found if isinstance(p, int)), None)
         chosen = self.default_options | {name: given[i] for name, i in options.items()}
         flags = knobs.snapshot_key()
-        kernel = self._kernel(keys, self._target(where, chosen), chosen,
-                              self._numbered(flags)[1] if flags else 0)
-        kernel.lower("cubin" if available() else "ptx")
-        return kernel
+        return self._kernel(keys, self._target(where, chosen), chosen,
+                            self._numbered(flags)[1] if flags else 0), keys
 
 
 def _picker(keys: Sequence[Key]) -> Callable[[Any], Sequence[Any]] | None:
@@ -311,7 +329,7 @@ def _picker(keys: Sequence[Key]) -> Callable[[Any], Sequence[Any]] | None:
     return lambda values: [values[i] for i in chosen]
 
 
-def _raw_stream(stream: Any) -> int:
+def raw_stream(stream: Any) -> int:
     """The raw handle of a stream given as a handle or as torch's or cupy's object."""
     if type(stream) is int:
         return stream

@@ -9,6 +9,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tilec import knobs
@@ -21,7 +22,7 @@ from tilec.compiler import (
     compile_module,
     kernel_hash,
 )
-from tilec.errors import LaunchError, TilecError, did_you_mean
+from tilec.errors import BRIEF, CompilationError, LaunchError, TilecError, did_you_mean
 from tilec.frontend.build import build_module
 from tilec.frontend.function import Function
 from tilec.frontend.signature import ArgSpec, Spec, format_spec
@@ -38,6 +39,7 @@ from tilec.target import Target
 ALIASES = {"ttir": "tile", "ttgir": "gpu"}
 ASM_KEYS = ("source", *LEVELS, "sass")
 _DISK = DiskCache()
+_announced: set[Path] = set()  # edited files that were said to be in use
 
 
 class Asm(Mapping[str, Any]):
@@ -50,7 +52,8 @@ class Asm(Mapping[str, Any]):
         name = ALIASES.get(key, key)
         if name not in ASM_KEYS:
             raise KeyError(f"{key}: {did_you_mean(key, ASM_KEYS) or ', '.join(ASM_KEYS)}")
-        return self._kernel.level(name)
+        with BRIEF:
+            return self._kernel.level(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(ASM_KEYS)
@@ -80,7 +83,8 @@ class CompiledKernel:
         except LaunchError as e:
             e.loc = fn.def_location
             raise
-        self.hash = kernel_hash(fn.source_key(), texts, target.name, options)
+        self._source_key = fn.source_key()
+        self.hash = kernel_hash(self._source_key, texts, target.name, options)
         self.asm = Asm(self)
         self._upper: Compiled | None = None
         self._lower: Compiled | None = None
@@ -90,7 +94,13 @@ class CompiledKernel:
     # -- making ---------------------------------------------------------------------------
 
     def build(self) -> Module:
-        """The tile module, fresh from the front end."""
+        """The tile module, fresh from the front end. CompilationError where the source is no
+        longer the one this kernel was made from, as after a notebook cell was run again."""
+        if self.fn.source_key() != self._source_key:
+            raise CompilationError(
+                f"`{self.name}` was made from functions or globals that have changed since, and "
+                "this level was not made before", self.fn.def_location,
+                "launch or compile it again, and ask the kernel that returns")
         options = self.options
         module = build_module(self.fn, self.signature, self.constexprs, target=self.target,
                               num_warps=options.num_warps,
@@ -101,10 +111,14 @@ class CompiledKernel:
 
     def _compile(self, stop_at: str, keep: bool, instruments: Sequence[Instrument] = ()
                  ) -> Compiled:
-        return compile_module(
+        made = compile_module(
             self.build, self.target, self.options, stop_at=stop_at, keep=keep,
             verify_all=knobs.verify, override=override_folder(self.name, self.hash),
             instruments=instruments)
+        if made.edited is not None and made.edited not in _announced:
+            _announced.add(made.edited)
+            print(f"tilec: `{self.name}` goes on from {made.edited}", file=sys.stderr)
+        return made
 
     def announce(self) -> None:
         """Run the whole compilation once for the dumps and times that the flags ask for."""
@@ -208,8 +222,8 @@ class CompiledKernel:
 
     def __repr__(self) -> str:
         specs = ", ".join(f"{k}: {format_spec(s)}" for k, s in self.signature.items())
-        consts = "".join(f", {k}={v!r}" for k, v in self.constexprs.items()
-                         if isinstance(v, (bool, int, float, str)))
+        consts = "".join(f", {k}={v.name if isinstance(v, Function) else repr(v)}"
+                         for k, v in self.constexprs.items())
         return (f"<CompiledKernel {self.name}({specs}{consts}) for {self.target}, "
                 f"{self.num_warps} warps>")
 
@@ -229,10 +243,13 @@ class CompiledKernel:
         if level == "cubin":
             host.launch_on_device(self, values, extents)
         elif level in ("tile", "gpu", "lowered", "ptx"):
-            host.run_on_cpu(self, values, extents, level, seed)
+            with BRIEF:
+                host.run_on_cpu(self, values, extents, level, seed)
         else:
             raise LaunchError(f"a kernel cannot run at level `{level}`", None,
-                              did_you_mean(level, ("tile", "gpu", "lowered", "ptx", "cubin")))
+                              did_you_mean(level, ("tile", "gpu", "lowered", "ptx", "cubin"))
+                              or "the levels that run are tile, gpu, lowered, ptx and cubin; "
+                              "tilec-run takes LLVM IR")
 
     def launcher(self, index: int) -> Launcher:
         """The launcher on a CUDA device; compiles and loads the kernel when first needed."""

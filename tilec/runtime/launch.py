@@ -105,8 +105,7 @@ class Packer:
                 struct.pack("<" + _code(kind), value)
             except (struct.error, OverflowError, TypeError, ValueError):
                 raise LaunchError(
-                    f"argument {i} is {value!r}, which is not a value of type {kind}"
-                ) from None
+                    f"argument {i} is {value!r}, which is not a value of type {kind}") from None
             fitted.append(value)
         return fitted
 
@@ -146,18 +145,11 @@ class Launcher:
         data = bytearray(max(1, self.packer.struct.size))
         base = ctypes.addressof((ctypes.c_char * len(data)).from_buffer(data))
         addresses = (ctypes.c_void_p * max(1, len(self.packer.offsets)))(
-            *(base + offset for offset in self.packer.offsets)
-        )
+            *(base + offset for offset in self.packer.offsets))
         return _Block(data, ctypes.addressof(addresses), addresses)
 
-    def launch(
-        self,
-        grid: tuple[int, int, int],
-        block: int,
-        shared: int,
-        stream: int,
-        values: Sequence[Any],
-    ) -> None:
+    def launch(self, grid: tuple[int, int, int], block: int, shared: int, stream: int,
+               values: Sequence[Any]) -> None:
         """Start the kernel; returns before it has run.
 
         grid: CTAs in x, y, z (nothing happens where one is 0). block: threads a CTA. shared:
@@ -174,7 +166,7 @@ class Launcher:
         x, y, z = grid
         args = (self._function, x, y, z, block, 1, 1, shared, handle, arguments.address, 0)
         error = self._launch(*args)[0]
-        if error != self._success:
+        if error is not self._success and error != self._success:
             self._retry(error, args)
         self._free.append(arguments)
 
@@ -191,6 +183,5 @@ class Launcher:
             raise LaunchError(
                 f"the GPU refuses the launch of grid {grid}, {args[4]} threads and {args[7]} bytes "
                 "of shared memory",
-                advice="a grid may have 2**31 - 1 programs in x, 65535 in y and z",
-            )
+                advice="a grid may have 2**31 - 1 programs in x, 65535 in y and z")
         device.check(error, "cuLaunchKernel")

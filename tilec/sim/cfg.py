@@ -16,9 +16,8 @@ def block_order(successors: Sequence[Sequence[int]]) -> list[int]:
     return _reverse_post_order(successors, loops)
 
 
-def _reverse_post_order(
-    successors: Sequence[Sequence[int]], loops: list[frozenset[int]] | None
-) -> list[int]:
+def _reverse_post_order(successors: Sequence[Sequence[int]],
+                        loops: list[frozenset[int]] | None) -> list[int]:
     """Depth-first; with `loops`, edges that leave most loops are followed first, so end up last."""
 
     def ordered(block: int) -> list[int]:

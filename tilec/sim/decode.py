@@ -13,28 +13,34 @@ from typing import Any
 import numpy as np
 
 from tilec.sim import flow
+from tilec.sim.copies import Copies
 from tilec.sim.errors import SimError, Unsupported
-from tilec.sim.instructions import RULES
-from tilec.sim.machine import Code, Machine, Mask, Moves, positioned
+from tilec.sim.machine import Array, Code, Machine, Mask, Moves, positioned
 from tilec.sim.memory import GLOBAL_BASE, SHARED_START, Global, Local, Space, Window
 from tilec.sim.parser import shared_variables
-from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable, align_up
-
-Array = np.ndarray[Any, Any]
+from tilec.sim.ptx import (
+    TYPE_BYTES,
+    Instr,
+    Kernel,
+    Module,
+    Operand,
+    Scope,
+    Variable,
+    align_up,
+    is_float,
+)
+from tilec.sim.rules import FLOAT_RULES, RULES
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _INT = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
-_POOL = 128
+_VALUES = {"pred": np.bool_, "f32": np.float32, "f64": np.float64}
+_POOL = 128  # registers of a pool
 
 
 def numpy_type(ty: str) -> Any:
     """The numpy type of a view: floats narrower than 32 bits and packed values stay raw bits."""
-    if ty == "pred":
-        return np.bool_
-    if ty == "f32":
-        return np.float32
-    if ty == "f64":
-        return np.float64
+    if ty in _VALUES:
+        return _VALUES[ty]
     if ty not in TYPE_BYTES or ty == "b128":
         raise Unsupported(f"operands of type .{ty}")
     return (_INT if ty[0] == "s" and "x" not in ty else _UINT)[TYPE_BYTES[ty]]
@@ -68,10 +74,12 @@ class Decoder:
         self.spaces: dict[str, Space] = {
             "global": self.arena, "const": self.arena, "shared": self.shared, "local": self.local,
             "param": self.param,
-        }  # fmt: skip
+        }
+        self.copies = Copies(self)
         self.unsupported: list[SimError] = []
         self.pc = 0
         self.frame = 0
+        self.scope = kernel.scope
         self.assemble(flow.schedule(flat), flat)
 
     # Layout of variables
@@ -89,15 +97,12 @@ class Decoder:
     def place_shared(self) -> int:
         """Addresses of static shared variables; dynamic memory follows them. Returns bytes used."""
         at = SHARED_START
-        for variable in shared_variables(self.module, self.kernel):
+        dynamic = [v for scope in (self.module.scope, self.kernel.scope)
+                   for v in scope.variables.values() if v.space == "shared" and v.extern]
+        for variable in (*shared_variables(self.module, self.kernel), *dynamic):
             at = align_up(at, variable.align)
             self.addresses[id(variable)] = at
             at += variable.size
-        for scope in (self.module.scope, self.kernel.scope):
-            for variable in scope.variables.values():
-                if variable.space == "shared" and variable.extern:
-                    at = align_up(at, variable.align)
-                    self.addresses[id(variable)] = at
         return at - SHARED_START
 
     def place_locals(self, flat: flow.Flat) -> int:
@@ -105,8 +110,9 @@ class Decoder:
         at = 0
         seen: set[tuple[int, int]] = set()
         for entry in flat.entries:
-            scope: Scope | None = entry.instr.scope if entry.instr else None
-            while scope is not None and (entry.frame, id(scope)) not in seen:
+            for scope in entry.instr.scope.chain() if entry.instr else ():
+                if (entry.frame, id(scope)) in seen:
+                    break
                 seen.add((entry.frame, id(scope)))
                 for variable in scope.variables.values():
                     kernel_param = entry.frame == 0 and variable in self.kernel.params
@@ -114,7 +120,6 @@ class Decoder:
                         at = align_up(at, max(variable.align, 8))
                         self.frame_addresses[entry.frame, id(variable)] = at
                         at += max(variable.size, TYPE_BYTES[variable.type])
-                scope = scope.parent
         return at
 
     def initialise(self) -> None:
@@ -137,37 +142,31 @@ class Decoder:
     # Registers and operands
 
     def special_registers(self) -> dict[str, Array]:
-        lanes = np.arange(self.lanes, dtype=np.uint32)
-        bit = np.uint32(1) << (lanes % np.uint32(32))
-        names: dict[str, Array] = {
-            "%laneid": lanes % np.uint32(32),
-            "%warpid": lanes // np.uint32(32),
+        """Arrays of the special registers; those of the grid and the thread are filled later."""
+        lane = self.machine.lane
+        bit = np.uint32(1) << lane
+        below = bit - np.uint32(1)
+        names = {
+            "%laneid": lane, "%warpid": self.machine.warp.astype(np.uint32),
+            "%lanemask_eq": bit, "%lanemask_lt": below, "%lanemask_le": below | bit,
+            "%lanemask_gt": ~(below | bit), "%lanemask_ge": ~below,
         }
-        names |= {"%lanemask_eq": bit, "%lanemask_lt": bit - np.uint32(1)}
-        names["%lanemask_le"] = (bit - np.uint32(1)) | bit
-        names["%lanemask_gt"] = ~((bit - np.uint32(1)) | bit)
-        names["%lanemask_ge"] = ~(bit - np.uint32(1))
-        for base in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid"):
-            for axis in "xyz":
-                names[f"%{base}.{axis}"] = np.zeros(self.lanes, np.uint32)
-        for base in ("cluster_ctaid", "cluster_nctaid"):
-            for axis in "xyz":
-                fill = 1 if "nctaid" in base else 0
-                names[f"%{base}.{axis}"] = np.full(self.lanes, fill, np.uint32)
-        names["%nwarpid"] = np.full(self.lanes, self.machine.warps, np.uint32)
-        names["%warpsize"] = names["WARP_SZ"] = np.full(self.lanes, 32, np.uint32)
-        for name in ("%smid", "%gridid", "%cluster_ctarank", "%clock", "%clock_hi"):
-            names[name] = np.zeros(self.lanes, np.uint32)
-        for name in ("%clock64", "%globaltimer", "%total_smem_size", "%dynamic_smem_size"):
+        fixed = {"%nwarpid": self.machine.warps, "%warpsize": 32, "WARP_SZ": 32, "%nsmid": 1,
+                 "%cluster_nctarank": 1}
+        for base in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid",
+                     "cluster_nctaid"):
+            fixed |= {f"%{base}.{axis}": int(base == "cluster_nctaid") for axis in "xyz"}
+        for name in ("smid", "gridid", "cluster_ctarank", "clock", "clock_hi", "clock64",
+                     "globaltimer", "total_smem_size", "dynamic_smem_size"):
+            fixed["%" + name] = 0
+        for name, value in fixed.items():
             wide = name in ("%clock64", "%globaltimer")
-            names[name] = np.zeros(self.lanes, np.uint64 if wide else np.uint32)
-        names["%nsmid"] = np.ones(self.lanes, np.uint32)
-        names["%cluster_nctarank"] = np.ones(self.lanes, np.uint32)
+            names[name] = np.full(self.lanes, value, np.uint64 if wide else np.uint32)
         return names
 
-    def register(self, name: str, scope: Scope) -> Array | None:
+    def register(self, name: str) -> Array | None:
         """The array of a register, made when first named; None if no scope declares it."""
-        found = scope.find_reg(name)
+        found = self.scope.find_reg(name)
         if found is None:
             return None
         key = (self.frame, id(found[0]), name)
@@ -206,7 +205,7 @@ class Decoder:
             self.constants[key] = array
         return array
 
-    def src(self, operand: Operand, ty: str, scope: Scope) -> Array:
+    def src(self, operand: Operand, ty: str) -> Array:
         """A source operand as a view of the type, over all lanes.
 
         A register wider than the type gives its low bits. Raises Unsupported for operands that
@@ -214,47 +213,40 @@ class Decoder:
         """
         kind = numpy_type(ty)
         if operand.kind == "reg":
-            array = self.register(operand.name, scope)
+            array = self.register(operand.name)
             if array is None:
                 array = self.specials.get(operand.name)
             if array is None:
-                return self.constant(self.symbol(operand.name, scope)[1], kind)
+                return self.constant(self.symbol(operand.name)[1], kind)
             if operand.negated:
                 raise Unsupported("a negated operand here")
             return as_type(array, kind)
         if operand.kind == "sym":
-            return self.constant(self.symbol(operand.name, scope)[1] + operand.value, kind)
+            return self.constant(self.symbol(operand.name)[1] + operand.value, kind)
         if operand.kind == "imm":
             if ty in ("f32", "f64"):
                 return self.constant(float(operand.value), kind)
             if kind is np.bool_:
                 return self.constant(bool(operand.value), kind)
-            width = np.dtype(kind).itemsize * 8
-            value = operand.value & ((1 << width) - 1)
-            if np.dtype(kind).kind == "i" and value >> (width - 1):
-                value -= 1 << width
-            return self.constant(value, kind)
+            size = np.dtype(kind).itemsize
+            value = operand.value & ((1 << 8 * size) - 1)
+            return self.constant(value, _UINT[size]).view(kind)
         if operand.kind in ("f32", "f64", "float"):
             return self.float_constant(operand, ty)
         raise Unsupported(f"a {operand.kind} operand where a {ty} value is expected")
 
     def float_constant(self, operand: Operand, ty: str) -> Array:
         """0f, 0d and decimal constants: as bits for a type of their size, else by value."""
-        if operand.kind == "f32":
-            bits, size = operand.value, 4
-            value = struct.unpack("<f", struct.pack("<I", bits))[0]
-        elif operand.kind == "f64":
-            bits, size = operand.value, 8
-            value = struct.unpack("<d", struct.pack("<Q", bits))[0]
-        else:
-            bits, size, value = 0, 0, float(operand.name)
+        size = {"f32": 4, "f64": 8}.get(operand.kind, 0)
+        bits = self.constant(operand.value, _UINT[size or 8])
         if TYPE_BYTES[ty] == size:
-            return self.constant(bits, _UINT[size]).view(numpy_type(ty))
+            return bits.view(numpy_type(ty))
         if ty in ("f32", "f64"):
-            return self.constant(value, numpy_type(ty))
+            value = bits.view(f"f{size}")[0] if size else operand.name
+            return self.constant(float(value), numpy_type(ty))
         raise Unsupported(f"a float constant for type .{ty}")
 
-    def dst(self, operand: Operand, ty: str, scope: Scope) -> Array:
+    def dst(self, operand: Operand, ty: str) -> Array:
         """The array that a result of the type is copied into.
 
         A register wider than the type is seen in its own width, signed for signed types, so that
@@ -262,23 +254,22 @@ class Decoder:
         """
         kind = numpy_type(ty)
         if operand.kind == "sink":
-            return self.allocate(np.bool_ if kind is np.bool_ else kind)
-        array = self.register(operand.name, scope) if operand.kind == "reg" else None
+            return self.allocate(kind)
+        array = self.register(operand.name) if operand.kind == "reg" else None
         if array is None:
             raise Unsupported(f"a destination that is no declared register: '{operand.name}'")
         if array.dtype.itemsize > np.dtype(kind).itemsize:
-            signed = np.dtype(kind).kind == "i"
-            return array.view((_INT if signed else _UINT)[array.dtype.itemsize])
+            return array.view((_INT if np.dtype(kind).kind == "i" else _UINT)[array.itemsize])
         return as_type(array, kind)
 
-    def pred(self, operand: Operand, scope: Scope) -> Callable[[], Array]:
+    def pred(self, operand: Operand) -> Callable[[], Array]:
         """A predicate source, with its negation."""
-        array = self.src(operand._replace(negated=False), "pred", scope)
+        array = self.src(operand._replace(negated=False), "pred")
         return (lambda: ~array) if operand.negated else (lambda: array)
 
-    def symbol(self, name: str, scope: Scope) -> tuple[str, int]:
+    def symbol(self, name: str, scope: Scope | None = None) -> tuple[str, int]:
         """Space and address of a variable: local ones (and call parameters) as thread offsets."""
-        variable = scope.find_variable(name)
+        variable = (scope or self.scope).find_variable(name)
         if variable is None:
             raise Unsupported(f"the undeclared name '{name}'")
         return self.variable_address(variable)
@@ -290,6 +281,11 @@ class Decoder:
                 return "local", at
             return "param", self.param_offsets[variable.name]
         return variable.space, self.addresses[id(variable)]
+
+    def call_parameter(self, frame: int, variable: Variable) -> tuple[int, int]:
+        """Offset and size of a parameter or return value of a call, in each thread's memory."""
+        size = max(variable.size, TYPE_BYTES[variable.type])
+        return self.frame_addresses[frame, id(variable)], size
 
     # Code
 
@@ -316,7 +312,7 @@ class Decoder:
         self.code.append(code)
         self.where.append(instr)
 
-    def target(self, label: str, scope: Scope) -> int:
+    def target(self, label: str) -> int:
         """The place of a label in the code."""
         return self.starts[self.flat.block_at[self.flat.label(self.entry, label)]]
 
@@ -334,10 +330,13 @@ class Decoder:
 
     def instruction(self, instr: Instr) -> Code:
         """One instruction as code; what cannot be decoded raises when it is executed."""
+        self.scope = instr.scope
         try:
-            if instr.op not in RULES:
+            rule = FLOAT_RULES.get(instr.op) if is_float(instr.type) else None
+            rule = rule or RULES.get(instr.op)
+            if rule is None:
                 raise Unsupported(f"the instruction '{instr.op}'")
-            code = RULES[instr.op](self, instr)
+            code = rule(self, instr)
         except (Unsupported, ValueError, IndexError, KeyError) as error:
             reason = str(error) if isinstance(error, Unsupported) else "this form of instruction"
             code = self.failing(positioned(f"the simulator does not know {reason}", instr))
@@ -397,7 +396,7 @@ class Decoder:
     def guard(self, instr: Instr) -> Callable[[], Array]:
         """The guard predicate of an instruction."""
         assert instr.guard is not None
-        return self.pred(Operand("reg", instr.guard, negated=instr.guard_negated), instr.scope)
+        return self.pred(Operand("reg", instr.guard, negated=instr.guard_negated))
 
 
 def as_type(array: Array, kind: Any) -> Array:

@@ -12,14 +12,8 @@ class SimError(SimulatorError):
     line; `loc` is the source position that the nearest `.loc` gives, None where there is none.
     """
 
-    def __init__(
-        self,
-        reason: str,
-        *,
-        ptx_line: int | None = None,
-        ptx_text: str = "",
-        loc: Location | None = None,
-    ) -> None:
+    def __init__(self, reason: str, *, ptx_line: int | None = None, ptx_text: str = "",
+                 loc: Location | None = None) -> None:
         self.reason = reason
         self.ptx_line = ptx_line
         self.ptx_text = ptx_text
@@ -30,9 +24,8 @@ class SimError(SimulatorError):
 
     def within(self, where: str) -> SimError:
         """The same error with `where` said before its reason."""
-        return SimError(
-            f"{where}: {self.reason}", ptx_line=self.ptx_line, ptx_text=self.ptx_text, loc=self.loc
-        )
+        return SimError(f"{where}: {self.reason}", ptx_line=self.ptx_line, ptx_text=self.ptx_text,
+                        loc=self.loc)
 
 
 class Fault(Exception):

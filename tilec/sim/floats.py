@@ -17,63 +17,51 @@ Array = np.ndarray[Any, Any]
 
 
 class Format(NamedTuple):
-    """A binary float format: p significant bits, smallest normal exponent, largest finite value."""
+    """A binary float format: p significant bits, smallest normal exponent, largest finite value.
 
-    name: str
+    `kind` is the numpy type that holds its values, `bits` that of their bits.
+    """
+
     precision: int
     emin: int
     largest: float
+    kind: Any
     bits: Any
     nan: int
     infinities: bool = True
 
 
 FORMATS = {
-    "f64": Format("f64", 53, -1022, np.finfo(np.float64).max, np.uint64, 0x7FFFFFFFFFFFFFFF),
-    "f32": Format("f32", 24, -126, float(np.finfo(np.float32).max), np.uint32, 0x7FFFFFFF),
-    "tf32": Format("tf32", 11, -126, (2 - 2**-10) * 2.0**127, np.uint32, 0x7FFFFFFF),
-    "bf16": Format("bf16", 8, -126, (2 - 2**-7) * 2.0**127, np.uint16, 0x7FFF),
-    "f16": Format("f16", 11, -14, 65504.0, np.uint16, 0x7FFF),
-    "e5m2": Format("e5m2", 3, -14, 57344.0, np.uint8, 0x7F),
-    "e4m3": Format("e4m3", 4, -6, 448.0, np.uint8, 0x7F, infinities=False),
+    "f64": Format(53, -1022, np.finfo(np.float64).max, np.float64, np.uint64, 0x7FFFFFFFFFFFFFFF),
+    "f32": Format(24, -126, float(np.finfo(np.float32).max), np.float32, np.uint32, 0x7FFFFFFF),
+    "tf32": Format(11, -126, (2 - 2**-10) * 2.0**127, np.float32, np.uint32, 0x7FFFFFFF),
+    "bf16": Format(8, -126, (2 - 2**-7) * 2.0**127, ml_dtypes.bfloat16, np.uint16, 0x7FFF),
+    "f16": Format(11, -14, 65504.0, np.float16, np.uint16, 0x7FFF),
+    "e5m2": Format(3, -14, 57344.0, ml_dtypes.float8_e5m2, np.uint8, 0x7F),
+    "e4m3": Format(4, -6, 448.0, ml_dtypes.float8_e4m3fn, np.uint8, 0x7F, infinities=False),
 }
 """Every scalar float format, with the canonical NaN that the hardware writes."""
 
 
 def widen(bits: Array, fmt: str) -> Array:
     """Bits of `fmt` as values: float64 for f64, float32 for all others (exact)."""
-    if fmt == "f32" or fmt == "tf32":
-        return bits.view(np.float32)
-    if fmt == "f64":
-        return bits.view(np.float64)
-    if fmt == "bf16":
-        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if fmt == "f16":
-        return bits.view(np.float16).astype(np.float32)
-    kind = ml_dtypes.float8_e4m3fn if fmt == "e4m3" else ml_dtypes.float8_e5m2
-    return bits.view(kind).astype(np.float32)
+    values = bits.view(FORMATS[fmt].kind)
+    return values if fmt == "f64" else values.astype(np.float32, copy=False)
 
 
 def encode(values: Array, fmt: str) -> Array:
     """Bits of values that `fmt` holds exactly; NaN becomes the format's canonical NaN."""
     info = FORMATS[fmt]
-    if fmt == "f64":
-        bits = np.ascontiguousarray(values, np.float64).view(np.uint64)
-        return bits
-    if fmt == "f32" or fmt == "tf32":
-        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    elif fmt == "bf16":
-        wide = np.ascontiguousarray(values, np.float32).view(np.uint32)
-        bits = (wide >> np.uint32(16)).astype(np.uint16)
-    elif fmt == "f16":
-        bits = np.ascontiguousarray(values, np.float16).view(np.uint16)
-    else:
-        kind = ml_dtypes.float8_e4m3fn if fmt == "e4m3" else ml_dtypes.float8_e5m2
-        bits = values.astype(kind).view(np.uint8)
+    bits = np.ascontiguousarray(values).astype(info.kind, copy=False).view(info.bits)
     missing = np.isnan(values)
-    if np.count_nonzero(missing):
+    if fmt != "f64" and np.count_nonzero(missing):
         bits = np.where(missing, info.bits(info.nan), bits)
     return bits
+
+
+def typed(bits: Array, fmt: str) -> Array:
+    """Bits as a register is seen: f32 and f64 as values, the narrower formats as they are."""
+    return bits.view(FORMATS[fmt].kind) if fmt in ("f32", "f64") else bits
 
 
 def canonical(values: Array) -> Array:
@@ -139,14 +127,8 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 def round_mode(x: Array, mode: str) -> Array:
     """Round float64 to an integral value: n nearest even, z, m down, p up, na nearest away."""
-    if mode == "n":
-        return np.rint(x)
-    if mode == "z":
-        return np.trunc(x)
-    if mode == "m":
-        return np.floor(x)
-    if mode == "p":
-        return np.ceil(x)
+    if mode != "na":
+        return {"n": np.rint, "z": np.trunc, "m": np.floor, "p": np.ceil}[mode](x)
     whole = np.trunc(x)
     return whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0.0)
 
@@ -297,7 +279,7 @@ def directed(value: Array, error: Array, mode: str) -> Array:
 
 
 def direct64(op: Callable[[Fraction, Fraction], Fraction], a: Array, b: Array, near: Array,
-             mode: str) -> Array:  # fmt: skip
+             mode: str) -> Array:
     """A float64 operation in a directed mode, by exact fractions; `near` is the nearest result."""
     result = near.copy()
     for i in np.flatnonzero(np.isfinite(a) & np.isfinite(b)):

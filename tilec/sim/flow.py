@@ -9,9 +9,6 @@ from tilec.sim.cfg import block_order
 from tilec.sim.errors import SimError
 from tilec.sim.ptx import Instr, Kernel, Module
 
-SYSTEM_CALLS = ("vprintf", "__assertfail")
-_MAX_DEPTH = 32
-
 
 class Entry(NamedTuple):
     """An instruction in a frame, or (instr None) a jump to entry `jump`."""
@@ -47,11 +44,8 @@ class Flat:
         assert entry.instr is not None
         index = entry.instr.scope.find_label(name)
         if index is None:
-            raise SimError(
-                f"no label '{name}' in this scope",
-                ptx_line=entry.instr.line,
-                ptx_text=entry.instr.text.strip(),
-            )
+            raise SimError(f"no label '{name}' in this scope", ptx_line=entry.instr.line,
+                           ptx_text=entry.instr.text.strip())
         return self.frames[entry.frame].starts[index]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tilec.sim import instructions  # noqa: F401  (its modules register the rules)
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import SimError
 from tilec.sim.memory import Allocation, host_bytes, place
@@ -18,18 +21,10 @@ Array = np.ndarray[Any, Any]
 MAX_STEPS = 2_000_000
 
 
-def run(
-    ptx: str | Module,
-    kernel: str,
-    args: Sequence[Any],
-    grid: tuple[int, int, int],
-    block: int | None = None,
-    shared_bytes: int = 0,
-    seed: int | None = None,
-    max_steps: int = MAX_STEPS,
-    on_print: Callable[[str], None] | None = None,
-    names: Sequence[str] = (),
-) -> None:
+def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, int, int],
+        block: int | None = None, shared_bytes: int = 0, seed: int | None = None,
+        max_steps: int = MAX_STEPS, on_print: Callable[[str], None] | None = None,
+        names: Sequence[str] = ()) -> None:
     """Run one kernel over `grid`, changing array arguments in place.
 
     `args` holds numpy arrays for pointers (contiguous or views: the kernel gets the address of the
@@ -51,10 +46,13 @@ def run(
     threads = _threads(entry, block)
     if entry.cluster > 1:
         raise SimError(f"kernel '{kernel}' runs in clusters of {entry.cluster} CTAs, which the "
-                       "simulator does not run yet")  # fmt: skip
+                       "simulator does not run yet")
     with np.errstate(all="ignore"):
-        decoder = _decoder(module, entry, threads)
-        decoder.on_print = on_print or _print
+        # Kept with the module, so that repeated launches decode once.
+        decoder = module.decoded.get((kernel, threads))
+        if decoder is None:
+            decoder = module.decoded[kernel, threads] = Decoder(module, entry, threads)
+        decoder.on_print = on_print or functools.partial(print, end="")
         allocations = _bind(decoder, entry, args, names)
         try:
             _run_grid(decoder, entry, grid, threads, shared_bytes, seed, max_steps)
@@ -73,19 +71,11 @@ def unsupported(ptx: str | Module) -> list[SimError]:
     return found
 
 
-def _print(text: str) -> None:
-    print(text, end="")
-
-
 def _threads(kernel: Kernel, block: int | None) -> int:
-    required = None
-    if kernel.reqntid is not None:
-        x, y, z = kernel.reqntid
-        required = x * y * z
+    required = math.prod(kernel.reqntid) if kernel.reqntid is not None else None
+    block = required if block is None else block
     if block is None:
-        if required is None:
-            raise SimError(f"kernel '{kernel.name}' has no .reqntid: give block=")
-        return required
+        raise SimError(f"kernel '{kernel.name}' has no .reqntid: give block=")
     if required is not None and block != required:
         raise SimError(f"block={block}, but kernel '{kernel.name}' has .reqntid {required}")
     if not 1 <= block <= 1024:
@@ -93,29 +83,16 @@ def _threads(kernel: Kernel, block: int | None) -> int:
     return block
 
 
-def _decoder(module: Module, kernel: Kernel, threads: int) -> Decoder:
-    """The decoded kernel, kept with its module so that repeated launches decode once."""
-    key = (kernel.name, threads)
-    decoder = module.decoded.get(key)
-    if decoder is None:
-        decoder = module.decoded[key] = Decoder(module, kernel, threads)
-    return decoder
-
-
-def _bind(
-    decoder: Decoder, kernel: Kernel, args: Sequence[Any], names: Sequence[str]
-) -> list[Allocation]:
+def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any],
+          names: Sequence[str]) -> list[Allocation]:
     """Write parameters and copy array arguments into the arena; returns their allocations."""
     if len(args) != len(kernel.params):
         raise SimError(
-            f"kernel '{kernel.name}' takes {len(kernel.params)} arguments, {len(args)} given"
-        )
+            f"kernel '{kernel.name}' takes {len(kernel.params)} arguments, {len(args)} given")
     arena = decoder.arena
     arena.truncate(decoder.module_allocations)
-    arrays = [
-        (names[i] if names else f"argument {i}", a) for i, a in enumerate(args)
-        if isinstance(a, np.ndarray) and _is_pointer(kernel.params[i])
-    ]  # fmt: skip
+    arrays = [(names[i] if names else f"argument {i}", a) for i, a in enumerate(args)
+              if isinstance(a, np.ndarray) and _is_pointer(kernel.params[i])]
     placed = place(arena, arrays)
     arena.build()
     decoder.initialise()
@@ -148,18 +125,15 @@ def encode_parameter(variable: Variable, value: Any, number: int) -> bytes:
     if value is None:
         value = 0
     if ty in ("f16", "f32", "f64"):
-        kind: Any = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[ty]
-        return kind(value).tobytes()
-    if isinstance(value, float | np.floating) or (
-        isinstance(value, np.generic) and value.dtype.kind not in "iub"
-    ):
+        return np.dtype(f"f{size}").type(value).tobytes()
+    if isinstance(value, float | np.floating) or (isinstance(value, np.generic)
+                                                  and value.dtype.kind not in "iub"):
         return _float_bits(value, size, number)
     try:
         whole = int(value)
     except (TypeError, ValueError):
         raise SimError(
-            f"argument {number}: a {type(value).__name__} for a parameter of type .{ty}"
-        ) from None
+            f"argument {number}: a {type(value).__name__} for a parameter of type .{ty}") from None
     if not -(1 << (8 * size - 1)) <= whole < 1 << 8 * size:
         raise SimError(f"argument {number}: {whole} does not fit a parameter of type .{ty}")
     return (whole & ((1 << 8 * size) - 1)).to_bytes(size, "little")
@@ -169,24 +143,17 @@ def _float_bits(value: Any, size: int, number: int) -> bytes:
     """A float for a parameter declared by its bits: numpy scalars of that size keep their type."""
     if isinstance(value, np.generic) and value.dtype.itemsize == size:
         return value.tobytes()
-    kind: Any = {2: np.float16, 4: np.float32, 8: np.float64}.get(size)
-    if kind is None:
+    if size not in (2, 4, 8):
         raise SimError(f"argument {number}: a float for a parameter of {size} bytes")
-    return kind(value).tobytes()
+    return np.dtype(f"f{size}").type(value).tobytes()
 
 
-def _run_grid(
-    decoder: Decoder,
-    kernel: Kernel,
-    grid: tuple[int, int, int],
-    threads: int,
-    shared_bytes: int,
-    seed: int | None,
-    max_steps: int,
-) -> None:
+def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], threads: int,
+              shared_bytes: int, seed: int | None, max_steps: int) -> None:
     machine = decoder.machine
     machine.rng = np.random.default_rng(0 if seed is None else seed)
-    machine.stripes = 1 if seed is None else min(2, machine.warps)
+    machine.seeded = seed is not None
+    machine.stripes = min(2, machine.warps) if machine.seeded else 1
     machine.max_steps = max_steps
     shape = kernel.reqntid or (threads, 1, 1)
     _set_thread_ids(decoder, shape, grid, shared_bytes)
@@ -200,6 +167,7 @@ def _run_grid(
         decoder.shared.resize(decoder.static_shared + shared_bytes)
         decoder.local.bytes[:] = 0xFF
         decoder.clear_registers()
+        decoder.copies.reset()
         machine.reset()
         try:
             machine.run(decoder.code, decoder.where)
@@ -207,9 +175,8 @@ def _run_grid(
             raise error.within(f"{kernel.name}, CTA ({x}, {y}, {z})") from None
 
 
-def _set_thread_ids(
-    decoder: Decoder, shape: tuple[int, int, int], grid: tuple[int, int, int], shared_bytes: int
-) -> None:
+def _set_thread_ids(decoder: Decoder, shape: tuple[int, int, int], grid: tuple[int, int, int],
+                    shared_bytes: int) -> None:
     lanes = np.arange(decoder.lanes, dtype=np.uint32)
     x, y, z = (np.uint32(extent) for extent in shape)
     specials = decoder.specials

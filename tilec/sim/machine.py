@@ -48,7 +48,9 @@ class Machine:
         self.warp = np.arange(self.lanes) // 32
         self.ones = np.ones(self.lanes, bool)
         self.rng = np.random.default_rng(0)
+        self.seeded = False
         self.stripes = 1
+        self.drift: Callable[[], None] | None = None  # lets asynchronous copies happen
         self.max_steps = 0
         self.reset()
 
@@ -85,8 +87,7 @@ class Machine:
                         if self.steps > self.max_steps:
                             raise Fault(
                                 f"more than {self.max_steps} jumps in one CTA: an endless loop, or "
-                                "a wait for another CTA (CTAs run one after another)"
-                            )
+                                "a wait for another CTA (CTAs run one after another)")
                     else:
                         for target, threads in result:  # type: ignore[union-attr]
                             self.add(target, threads)
@@ -158,6 +159,8 @@ class Machine:
         """The code at a block's start: let others catch up where they stand before it."""
 
         def code(mask: Mask) -> Moves | None:
+            if self.drift is not None:
+                self.drift()
             if pc < self.low and self.budget > 0:
                 self.budget -= 1
                 return None
@@ -197,23 +200,15 @@ class Machine:
                 thread = int(np.flatnonzero(outside)[0])
                 raise Fault(
                     f"executes a warp instruction whose member mask {int(members[thread]):#010x} "
-                    "does not hold its own lane",
-                    thread,
-                )
+                    "does not hold its own lane", thread)
         ready = threads & ((needed & ~here) == 0)
         waiting = threads & ~ready
         if np.count_nonzero(waiting):
             self.blocked[pc] = waiting
         return ready
 
-    def arrive(
-        self,
-        number: int,
-        mask: Array,
-        expected: int | None,
-        wait_at: int | None,
-        finish: Callable[[Array], None] | None = None,
-    ) -> Moves:
+    def arrive(self, number: int, mask: Array, expected: int | None, wait_at: int | None,
+               finish: Callable[[Array], None] | None = None) -> Moves:
         """Threads arrive at barrier `number`; with `wait_at` they wait there until it completes.
 
         `finish` is called with all threads that arrived, before any of them goes on.
@@ -224,15 +219,11 @@ class Machine:
         if barrier.expected != expected:
             raise Fault(
                 f"barrier {number} is used with {expected or 'all'} threads while it already "
-                f"waits for {barrier.expected or 'all'}",
-                int(np.flatnonzero(mask)[0]),
-            )
+                f"waits for {barrier.expected or 'all'}", int(np.flatnonzero(mask)[0]))
         twice = barrier.arrived & mask
         if np.count_nonzero(twice):
-            raise Fault(
-                f"arrives again at barrier {number}, which it has not left",
-                int(np.flatnonzero(twice)[0]),
-            )
+            raise Fault(f"arrives again at barrier {number}, which it has not left",
+                        int(np.flatnonzero(twice)[0]))
         barrier.arrived = barrier.arrived | mask
         if wait_at is not None:
             barrier.waiting.append((wait_at, mask, finish))
@@ -271,15 +262,13 @@ class Machine:
                 first = first or where[pc]
                 lines.append(
                     f"{self.describe(mask)} at barrier {number} ({place_of(where[pc])}), which "
-                    f"needs {needs} threads and has {int(np.count_nonzero(barrier.arrived))}"
-                )
+                    f"needs {needs} threads and has {int(np.count_nonzero(barrier.arrived))}")
         for pc, mask in sorted(self.blocked.items()):
             instr = where[pc]
             first = first or instr
             aligned = instr is not None and instr.op in ("bar", "barrier")
             reason = "diverged at a barrier that whole warps must reach together" if aligned else (
-                "for lanes of their member mask that never come"
-            )  # fmt: skip
+                "for lanes of their member mask that never come")
             lines.append(f"{self.describe(mask)} {reason} ({place_of(instr)})")
         exited = int(self.threads - np.count_nonzero(self.live))
         if exited:

@@ -57,9 +57,7 @@ class Space:
             at = int(np.flatnonzero(addresses & addresses.dtype.type(width - 1))[0])
             raise Fault(
                 f"misaligned {self.name} address {int(addresses[at]):#x}: a {width}-byte access "
-                f"needs a multiple of {width}{self.near(int(addresses[at]))}",
-                _thread(lanes, at),
-            )
+                f"needs a multiple of {width}{self.near(int(addresses[at]))}", _thread(lanes, at))
 
     def near(self, address: int) -> str:
         """What lies near the address, for messages."""
@@ -89,12 +87,9 @@ class Window(Space):
                 bad[:] = True
             at = int(np.flatnonzero(bad)[0])
             verb = "store to" if store else "read of"
-            raise Fault(
-                f"out-of-bounds {verb} {self.name} address {int(addresses[at]):#x} "
-                f"({width} bytes): {self.name} memory is "
-                f"[{self.start:#x}, {self.start + self.size:#x})",
-                _thread(lanes, at),
-            )
+            raise Fault(f"out-of-bounds {verb} {self.name} address {int(addresses[at]):#x} "
+                        f"({width} bytes): {self.name} memory is "
+                        f"[{self.start:#x}, {self.start + self.size:#x})", _thread(lanes, at))
         self.check_aligned(addresses, width, lanes)
         return addresses - addresses.dtype.type(self.start)
 
@@ -116,9 +111,7 @@ class Local(Space):
             verb = "store to" if store else "read of"
             raise Fault(
                 f"out-of-bounds {verb} local address {int(addresses[at]):#x} ({width} bytes): "
-                f"a thread has {self.used} bytes",
-                _thread(lanes, at),
-            )
+                f"a thread has {self.used} bytes", _thread(lanes, at))
         self.check_aligned(addresses, width, lanes)
         base = self.base if lanes is None else self.base[lanes]
         return base + addresses.astype(np.int64)
@@ -179,11 +172,8 @@ class Global(Space):
     def offsets(self, addresses: Array, width: int, lanes: Array | None, store: bool) -> Array:
         low = int(addresses.min())
         owner = self.owner(low)
-        if (
-            owner is None
-            or int(addresses.max()) + width > owner.start + owner.size
-            or (store and not owner.writable)
-        ):
+        if (owner is None or int(addresses.max()) + width > owner.start + owner.size
+            or (store and not owner.writable)):
             self.check_each(addresses, width, lanes, store)
         self.check_aligned(addresses, width, lanes)
         return addresses - np.uint64(GLOBAL_BASE)
@@ -194,11 +184,8 @@ class Global(Space):
         for at, address in enumerate(addresses.tolist()):
             owner = self.owner(address)
             if owner is None or address + width > owner.start + owner.size:
-                raise Fault(
-                    f"out-of-bounds {verb} global address {address:#x} ({width} bytes)"
-                    f"{self.near(address)}",
-                    _thread(lanes, at),
-                )
+                raise Fault(f"out-of-bounds {verb} global address {address:#x} ({width} bytes)"
+                            f"{self.near(address)}", _thread(lanes, at))
             if store and not owner.writable:
                 raise Fault(f"store to {owner.name}, which is read-only", _thread(lanes, at))
 

@@ -18,8 +18,7 @@ _REG = re.compile(r"\s*([\w$%]+)\s*(?:<(\d+)>)?\s*")
 _HEADER = re.compile(
     r"(?P<quals>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<kind>entry|func)\b\s*"
     r"(?P<attr>\.noreturn\s+)?(?:\((?P<ret>[^)]*)\)\s*)?(?P<name>[\w$]+)\s*"
-    r"(?:\((?P<params>[^)]*)\))?(?P<rest>[^{;]*)(?P<end>[{;])"
-)
+    r"(?:\((?P<params>[^)]*)\))?(?P<rest>[^{;]*)(?P<end>[{;])")
 _VARIABLE = re.compile(
     r"(?P<quals>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<space>global|const|shared|local|param)"
     r"\b(?P<mods>(?:\s+\.(?:align\s+\d+|ptr|attribute\s*\([^)]*\)|[a-z]\w*))*)"
@@ -109,7 +108,9 @@ class _Reader:
                 raise self.fail(f"expected a directive, found '{word}'")
         for kernel in (*module.kernels.values(), *module.functions.values()):
             kernel.files = module.files
-        _count_shared(module)
+        for kernel in module.kernels.values():
+            for variable in shared_variables(module, kernel):
+                kernel.shared_bytes = align_up(kernel.shared_bytes, variable.align) + variable.size
         return module
 
     def line_directive(self) -> bool:
@@ -195,12 +196,8 @@ class _Reader:
                 operands = _operands(rest.strip())
             except ValueError as error:
                 raise self.fail(str(error), start) from None
-            kernel.instrs.append(
-                Instr(
-                    self.line_at(start), text + ";", op, _modifiers(mods), operands, scope, guard,
-                    bool(negated), self.loc,
-                )
-            )  # fmt: skip
+            kernel.instrs.append(Instr(self.line_at(start), text + ";", op, _modifiers(mods),
+                                       operands, scope, guard, bool(negated), self.loc))
 
     def registers(self, text: str, scope: Scope, pos: int) -> None:
         words = text.split(None, 2)
@@ -363,12 +360,6 @@ def _initialiser(text: str) -> tuple[int | tuple[str, int], ...]:
     return tuple(values)
 
 
-def _count_shared(module: Module) -> None:
-    """Static shared bytes per kernel: its own `.shared` variables and those of the module."""
-    for kernel in module.kernels.values():
-        kernel.shared_bytes = sum_shared(module, kernel)
-
-
 def shared_variables(module: Module, kernel: Kernel) -> list[Variable]:
     """Every static `.shared` variable that a launch of `kernel` reserves, in layout order."""
     scopes: dict[int, Scope] = {id(module.scope): module.scope, id(kernel.scope): kernel.scope}
@@ -377,11 +368,3 @@ def shared_variables(module: Module, kernel: Kernel) -> list[Variable]:
             scopes.setdefault(id(instr.scope), instr.scope)
     found = [v for s in scopes.values() for v in s.variables.values() if v.space == "shared"]
     return [v for v in found if not v.extern]
-
-
-def sum_shared(module: Module, kernel: Kernel) -> int:
-    """Bytes of static shared memory with alignment gaps."""
-    size = 0
-    for variable in shared_variables(module, kernel):
-        size = align_up(size, variable.align) + variable.size
-    return size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -39,45 +40,35 @@ class Scope:
     labels: dict[str, int] = field(default_factory=dict)
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def chain(self) -> Iterator[Scope]:
+        """This scope and those around it, innermost first."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.parent
+
     def find_reg(self, name: str) -> tuple[Scope, str] | None:
         """The scope that declares register `name`, and its PTX type; None if nothing does."""
-        scope: Scope | None = self
         stem = name.rstrip("0123456789")
         digits = name[len(stem) :]
-        while scope is not None:
+        for scope in self.chain():
             if name in scope.regs:
                 return scope, scope.regs[name]
             if digits and stem in scope.ranges and int(digits) < scope.ranges[stem][0]:
                 return scope, scope.ranges[stem][1]
-            scope = scope.parent
         return None
 
     def find_label(self, name: str) -> int | None:
         """The index of the instruction that label `name` stands before."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.labels:
-                return scope.labels[name]
-            scope = scope.parent
-        return None
+        return next((s.labels[name] for s in self.chain() if name in s.labels), None)
 
     def find_table(self, name: str) -> tuple[str, ...] | None:
         """The labels of a `.branchtargets` list."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.tables:
-                return scope.tables[name]
-            scope = scope.parent
-        return None
+        return next((s.tables[name] for s in self.chain() if name in s.tables), None)
 
     def find_variable(self, name: str) -> Variable | None:
         """The variable of this name in the innermost scope that has it."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.variables:
-                return scope.variables[name]
-            scope = scope.parent
-        return None
+        return next((s.variables[name] for s in self.chain() if name in s.variables), None)
 
 
 @dataclass(slots=True, eq=False)
@@ -158,10 +149,15 @@ TYPE_BYTES = {
     "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "e4m3x2": 2, "e5m2x2": 2,
     "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4, "tf32": 4,
     "u16x2": 4, "s16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "f32x2": 8, "b128": 16,
-}  # fmt: skip
+}
 """Bytes of a value of each PTX type."""
 
 
 def align_up(value: int, alignment: int) -> int:
     """The smallest multiple of `alignment` that is at least `value`."""
     return -(-value // alignment) * alignment
+
+
+def is_float(ty: str) -> bool:
+    """Whether a PTX type is a float type, packed ones included."""
+    return ty.lstrip("b").startswith("f")

@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tilec-compile: {e}", file=sys.stderr)
         return 1
     print("\n".join(str(p) for p in written))
+    if not available():
+        print("tilec-compile: no cubin, as nvJitLink is not installed (NVIDIA ships it for Linux "
+              "and Windows: pip install cuda-python nvidia-nvjitlink)", file=sys.stderr)
     return 0
 
 
@@ -76,6 +79,7 @@ def load(path: Path, name: str) -> Function:
     finally:
         sys.path.pop(0)
     found = getattr(module, name, None)
+    found = getattr(found, "base", found)  # of a kernel with a tuner around it
     if not isinstance(found, Function):
         kernels = [k for k, v in vars(module).items() if isinstance(v, Function)]
         raise ToolError(f"{path} has no kernel `{name}`", None, did_you_mean(name, kernels) or

@@ -65,8 +65,7 @@ def describe(layout: Layout, shape: Coords) -> str:
         copies = 1 << sum(m.bit_count() for m in held.free_masks.values())
         lines.append(
             f"{count(layout.num_warps, 'warp')}, {count(held.num_registers, 'register')} a thread, "
-            f"{copies} {'copies' if copies > 1 else 'copy'} of each element"
-        )
+            f"{copies} {'copies' if copies > 1 else 'copy'} of each element")
     else:
         lines.append(f"{shared_tile(shape, layout).num_elements} elements in shared memory")
     return "\n".join(lines)
@@ -89,10 +88,8 @@ def draw_text(layout: Layout, shape: Coords, rows: int, columns: int) -> str:
     for prefix, height, width in _planes(shape):
         if prefix:
             out.append(f"[{', '.join(map(str, prefix))}, :, :]")
-        shown = [
-            [cells[_at(prefix, r, c, len(shape))] for c in range(min(width, columns))]
-            for r in range(min(height, rows))
-        ]
+        shown = [[cells[_at(prefix, r, c, len(shape))] for c in range(min(width, columns))]
+                 for r in range(min(height, rows))]
         size = max(len(cell) for row in shown for cell in row)
         out += [" ".join(cell.rjust(size) for cell in row) for row in shown]
         if height > rows or width > columns:
@@ -112,14 +109,11 @@ def draw_svg(layout: Layout, shape: Coords) -> str:
             x, y = c * width, top + r * height
             body.append(
                 f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{colours[at]}" '
-                f'stroke="#444"/><text x="{x + width // 2}" y="{y + 16}">{cells[at]}</text>'
-            )
+                f'stroke="#444"/><text x="{x + width // 2}" y="{y + 16}">{cells[at]}</text>')
         top += rows * height + gap
         right = max(right, columns * width)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{right}" height="{top - gap}" '
-        'font-family="monospace" font-size="11" text-anchor="middle">'
-    )
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{right}" height="{top - gap}" '
+            'font-family="monospace" font-size="11" text-anchor="middle">')
     return "\n".join([head, *body, "</svg>", ""])
 
 
@@ -146,16 +140,12 @@ def _colours(layout: Layout, shape: Coords) -> dict[Coords, str]:
     if isinstance(layout, RegisterLayout):
         held = fragment(shape, layout)
         warps = held.linear.in_size("warp")
-        return {
-            at: f"hsl({360 * warp // warps}, 70%, {90 - lane}%)"
-            for at, (warp, lane, _) in holders(held).items()
-        }
+        return {at: f"hsl({360 * warp // warps}, 70%, {90 - lane}%)"
+                for at, (warp, lane, _) in holders(held).items()}
     tile = shared_tile(shape, layout)
     # 16-byte groups are what swizzles move; colour by the group of four 4-byte elements.
-    return {
-        at: f"hsl({45 * (tile.offset(at) // 4 % 8)}, 70%, 80%)"
-        for at in product(*map(range, shape))
-    }
+    return {at: f"hsl({45 * (tile.offset(at) // 4 % 8)}, 70%, 80%)"
+            for at in product(*map(range, shape))}
 
 
 def count(n: int, what: str) -> str:

@@ -54,10 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tilec-run", description=__doc__)
     parser.add_argument("file", help="a .tir, .ll or .ptx file")
-    parser.add_argument("--func", default="", help="the kernel (default: the only one)")
-    parser.add_argument("--arg", action="append", default=[], metavar="ARG", help=ARG_HELP)
-    parser.add_argument("--grid", default="1", help="programs, such as 8 or 8,2,1")
-    parser.add_argument("--seed", type=int, default=None, help="of the order of programs, warps")
+    add_launch_options(parser)
     parser.add_argument("--shared", type=int, default=None,
                         help="bytes of dynamic shared memory (.ll, .ptx; default: the most)")
     parser.add_argument("--threads", type=int, default=None,
@@ -70,6 +67,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def add_launch_options(parser: argparse.ArgumentParser) -> None:
+    """What to run, and on what: --func, --arg, --grid, --seed."""
+    parser.add_argument("--func", default="", help="the kernel (default: the only one)")
+    parser.add_argument("--arg", action="append", default=[], metavar="ARG", help=ARG_HELP)
+    parser.add_argument("--grid", default="1", help="programs, such as 8 or 8,2,1")
+    parser.add_argument("--seed", type=int, default=None, help="of the order of programs, warps")
+
+
 def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: int | None = None,
              target: str = DEFAULT, shared: int | None = None, threads: int | None = None,
              level: str | None = None) -> None:
@@ -78,7 +83,7 @@ def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: i
         raise ToolError(f"{path}: expected a .tir, .ll or .ptx file")
     if level and path.suffix != ".tir":
         raise ToolError(f"{path}: --level is for .tir files")
-    extents = _grid(grid)
+    extents = grid_of(grid)
     chosen = Target.parse(target)
     text = path.read_text()
     if path.suffix == ".tir":
@@ -88,7 +93,7 @@ def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: i
         if level is not None:
             _lower(module, chosen, level, made)
         if level != "ptx":
-            interpret(module, _pick(func, [f.name for f in module.funcs]), arrays, extents, seed)
+            interpret(module, pick(func, [f.name for f in module.funcs]), arrays, extents, seed)
             return
         text, func = made.ptx, func and symbol(func)
         shared = made.shared if shared is None else shared
@@ -96,7 +101,7 @@ def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: i
         text = emit_ptx(text, chosen, isolated=True)
     try:
         parsed = sim.parse(text)
-        sim.run(parsed, _pick(func, list(parsed.kernels)), arrays, extents, threads,
+        sim.run(parsed, pick(func, list(parsed.kernels)), arrays, extents, threads,
                 shared_bytes=chosen.max_shared if shared is None else shared, seed=seed)
     except SimulatorError as e:
         e.message = f"{path}: {e.message}"
@@ -113,7 +118,8 @@ def _lower(module: Module, target: Target, level: str, made: Compiled) -> None:
         raise InternalError(str(e), None, "this is a bug in tilec") from e
 
 
-def _pick(func: str, names: list[str]) -> str:
+def pick(func: str, names: list[str]) -> str:
+    """`func`, or the only name where it is empty. Raises ToolError."""
     if not func and len(names) == 1:
         return names[0]
     if func not in names:
@@ -122,7 +128,8 @@ def _pick(func: str, names: list[str]) -> str:
     return func
 
 
-def _grid(text: str) -> tuple[int, int, int]:
+def grid_of(text: str) -> tuple[int, int, int]:
+    """The extents that a --grid stands for. Raises ToolError."""
     try:
         parts = tuple(int(p) for p in text.replace("x", ",").split(","))
     except ValueError:

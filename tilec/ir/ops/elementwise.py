@@ -59,92 +59,74 @@ class Binary(Elementwise):
     rhs: Value = operand()
 
 
-class Add(Binary, commutative=True):
+class Add(Binary, name="tile.add", commutative=True):
     """Sum; integers wrap."""
 
-    name = "tile.add"
 
-
-class Sub(Binary):
+class Sub(Binary, name="tile.sub"):
     """Difference; integers wrap."""
 
-    name = "tile.sub"
 
-
-class Mul(Binary, commutative=True):
+class Mul(Binary, name="tile.mul", commutative=True):
     """Product; integers wrap."""
 
-    name = "tile.mul"
 
-
-class Div(Binary):
+class Div(Binary, name="tile.div"):
     """Quotient; integers truncate toward zero."""
 
-    name = "tile.div"
 
-
-class Rem(Binary):
+class Rem(Binary, name="tile.rem"):
     """Remainder with the sign of the dividend; `fmod` for floats."""
 
-    name = "tile.rem"
 
-
-class Minimum(Binary, commutative=True):
+class Minimum(Binary, name="tile.minimum", commutative=True):
     """The smaller; of a NaN and a number the number, or NaN with propagate_nan."""
 
-    name = "tile.minimum"
     propagate_nan: bool = attr(bool, False)
 
 
-class Maximum(Binary, commutative=True):
+class Maximum(Binary, name="tile.maximum", commutative=True):
     """The larger; of a NaN and a number the number, or NaN with propagate_nan."""
 
-    name = "tile.maximum"
     propagate_nan: bool = attr(bool, False)
 
 
-class And(Binary, commutative=True):
+class And(Binary, name="tile.and", commutative=True):
     """Bitwise and; logical and on i1."""
 
-    name = "tile.and"
     domain = INT
 
 
-class Or(Binary, commutative=True):
+class Or(Binary, name="tile.or", commutative=True):
     """Bitwise or; logical or on i1."""
 
-    name = "tile.or"
     domain = INT
 
 
-class Xor(Binary, commutative=True):
+class Xor(Binary, name="tile.xor", commutative=True):
     """Bitwise exclusive or."""
 
-    name = "tile.xor"
     domain = INT
 
 
-class Shl(Binary):
+class Shl(Binary, name="tile.shl"):
     """Shift left; a count of the width or more gives 0."""
 
-    name = "tile.shl"
     domain = INT
 
 
-class Shr(Binary):
+class Shr(Binary, name="tile.shr"):
     """Shift right, arithmetic for signed types; a count of the width or more gives the fill."""
 
-    name = "tile.shr"
     domain = INT
 
 
 PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-class Cmp(Binary):
+class Cmp(Binary, name="tile.cmp"):
     """Comparison, signed or unsigned by type; floats are ordered, but `ne` is unordered."""
 
-    name = "tile.cmp"
     predicate: str = attr(str, choices=PREDICATES)
 
     def infer(self) -> Sequence[Type]:
@@ -152,20 +134,18 @@ class Cmp(Binary):
         return (with_element(t, i1),)
 
 
-class Fma(Elementwise):
+class Fma(Elementwise, name="tile.fma"):
     """a * b + c with one rounding (floats)."""
 
-    name = "tile.fma"
     domain = FLOAT
     a: Value = operand()
     b: Value = operand()
     c: Value = operand()
 
 
-class Select(Elementwise):
+class Select(Elementwise, name="tile.select"):
     """`a` where the condition holds, else `b`; a, b may be pointers."""
 
-    name = "tile.select"
     cond: Value = operand()
     a: Value = operand()
     b: Value = operand()
@@ -179,23 +159,18 @@ class Select(Elementwise):
         return (a,)
 
 
-class Neg(Unary):
+class Neg(Unary, name="tile.neg"):
     """Negation; flips the sign bit of a float, wraps for integers."""
 
-    name = "tile.neg"
 
-
-class Not(Unary):
+class Not(Unary, name="tile.not"):
     """Bitwise complement; logical not on i1."""
 
-    name = "tile.not"
     domain = INT
 
 
-class Abs(Unary):
+class Abs(Unary, name="tile.abs"):
     """Absolute value; of the least signed integer, itself."""
-
-    name = "tile.abs"
 
 
 class MathUnary(Unary):
@@ -204,82 +179,57 @@ class MathUnary(Unary):
     domain = FLOAT
 
 
-class Exp(MathUnary):
+class Exp(MathUnary, name="tile.exp"):
     """e to the x."""
 
-    name = "tile.exp"
 
-
-class Exp2(MathUnary):
+class Exp2(MathUnary, name="tile.exp2"):
     """2 to the x."""
 
-    name = "tile.exp2"
 
-
-class Log(MathUnary):
+class Log(MathUnary, name="tile.log"):
     """Natural logarithm."""
 
-    name = "tile.log"
 
-
-class Log2(MathUnary):
+class Log2(MathUnary, name="tile.log2"):
     """Logarithm to base 2."""
 
-    name = "tile.log2"
 
-
-class Sin(MathUnary):
+class Sin(MathUnary, name="tile.sin"):
     """Sine of radians."""
 
-    name = "tile.sin"
 
-
-class Cos(MathUnary):
+class Cos(MathUnary, name="tile.cos"):
     """Cosine of radians."""
 
-    name = "tile.cos"
 
-
-class Tanh(MathUnary):
+class Tanh(MathUnary, name="tile.tanh"):
     """Hyperbolic tangent."""
 
-    name = "tile.tanh"
 
-
-class Erf(MathUnary):
+class Erf(MathUnary, name="tile.erf"):
     """Error function."""
 
-    name = "tile.erf"
 
-
-class Sqrt(MathUnary):
+class Sqrt(MathUnary, name="tile.sqrt"):
     """Square root, correctly rounded."""
 
-    name = "tile.sqrt"
 
-
-class Rsqrt(MathUnary):
+class Rsqrt(MathUnary, name="tile.rsqrt"):
     """1 / square root."""
 
-    name = "tile.rsqrt"
 
-
-class Floor(MathUnary):
+class Floor(MathUnary, name="tile.floor"):
     """Largest integer not above x, as a float."""
 
-    name = "tile.floor"
 
-
-class Ceil(MathUnary):
+class Ceil(MathUnary, name="tile.ceil"):
     """Smallest integer not below x, as a float."""
 
-    name = "tile.ceil"
 
-
-class Cast(ExplicitType, Elementwise):
+class Cast(ExplicitType, Elementwise, name="tile.cast"):
     """Conversion of numbers by value to the result type; rounding applies to float-to-float."""
 
-    name = "tile.cast"
     x: Value = operand()
     rounding: str = attr(str, "rtne", choices=("rtne", "rtz"))
 
@@ -288,10 +238,9 @@ class Cast(ExplicitType, Elementwise):
         return (with_element(self.x.type, scalar_of(self.given())),)
 
 
-class Bitcast(ExplicitType, Elementwise):
+class Bitcast(ExplicitType, Elementwise, name="tile.bitcast"):
     """The same bits as another type of equal width; pointers count as 64-bit integers."""
 
-    name = "tile.bitcast"
     x: Value = operand()
 
     def infer(self) -> Sequence[Type]:
@@ -301,11 +250,10 @@ class Bitcast(ExplicitType, Elementwise):
         return (with_element(self.x.type, want),)
 
 
-class AddPtr(Elementwise):
+class AddPtr(Elementwise, name="tile.addptr"):
     """Pointer plus an offset in elements; the offset is any integer type, sign- or zero-extended
     to 64 bits by its type."""
 
-    name = "tile.addptr"
     ptr: Value = operand()
     offset: Value = operand()
 
@@ -321,12 +269,11 @@ class AddPtr(Elementwise):
         return (self.ptr.type,)
 
 
-class Hint(Elementwise):
+class Hint(Elementwise, name="tile.hint"):
     """The operand unchanged, with what the author promises of it, per dimension: `divisibility`
     of the first element of every contiguous run, run length `contiguity`, and `constancy`, the
     length of runs of one value. An empty tuple promises nothing."""
 
-    name = "tile.hint"
     any_shape = False
     speculatable = False  # where the program does not come, the promise may not hold
     x: Value = operand()

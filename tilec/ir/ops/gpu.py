@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilec.ir.core import Op, Value, attr, operand
+from tilec.ir.fragment import odd_dims, shared_tile
+from tilec.ir.layout_base import SharedLayout
+from tilec.ir.layouts import SharedLinear
 from tilec.ir.ops.base import ExplicitType, ScratchOp
-from tilec.ir.types import MemDesc, Tensor, Type
+from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.types import MemDesc, Tensor, Type, i32
 
 
-class ConvertLayout(ScratchOp, ExplicitType):
+class ConvertLayout(ScratchOp, ExplicitType, name="gpu.convert_layout"):
     """The same tile under another layout."""
 
-    name = "gpu.convert_layout"
     x: Value = operand()
 
     def infer(self) -> Sequence[Type]:
@@ -26,53 +29,138 @@ class ConvertLayout(ScratchOp, ExplicitType):
         return (dst,)
 
 
-class Barrier(Op, effects={"barrier"}):
+class Barrier(Op, name="gpu.barrier", effects={"barrier"}):
     """All threads of the CTA wait for each other; shared and global accesses before it are
     visible after it (bar.sync 0). The author's `debug_barrier` is this op too."""
 
-    name = "gpu.barrier"
 
-    def infer(self) -> Sequence[Type]:
-        return ()
+class AllocShared(ExplicitType, name="gpu.alloc_shared", effects={"write_shared"}):
+    """A buffer in shared memory, or an array of them (see MemDesc); `offset` in bytes is set by
+    allocate_shared."""
 
-
-class AllocShared(ExplicitType, effects={"write_shared"}):
-    """A buffer in shared memory; `offset` in bytes is set by allocate_shared."""
-
-    name = "gpu.alloc_shared"
     offset: int = attr(int, -1)
 
     def infer(self) -> Sequence[Type]:
         t = self.given()
         if not isinstance(t, MemDesc):
             raise self.fail(f"result is {t}, expected a memdesc")
+        if not isinstance(t.layout, SharedLayout):
+            raise self.fail(f"{t.layout.name} is not a layout of shared memory")
+        if len(t.shape) - t.layout.rank not in (0, 1):
+            raise self.fail(f"{t} has a layout of rank {t.layout.rank}")
+        try:
+            shared_tile(t.tile_shape, t.layout)
+        except ValueError as e:
+            raise self.fail(str(e)) from None
         return (t,)
 
 
-class SharedLoad(ExplicitType, effects={"read_shared"}):
+class MemdescIndex(Op, name="gpu.memdesc_index"):
+    """One buffer of an array of buffers; the index must lie inside the array.
+
+    ahead: if not -1, the index is (iteration + ahead) mod stages, where iteration counts those of
+    the innermost loop from 0. Barriers that this makes needless are left out.
+    """
+
+    buffer: Value = operand()
+    index: Value = operand()
+    ahead: int = attr(int, -1)
+
+    def infer(self) -> Sequence[Type]:
+        t = self.buffer.type
+        if not (isinstance(t, MemDesc) and t.staged):
+            raise self.fail(f"operand is {t}, expected an array of buffers")
+        if self.index.type != i32:
+            raise self.fail(f"index is {self.index.type}, expected i32")
+        if self.ahead < -1:
+            raise self.fail(f"ahead is {self.ahead}, expected -1 or more")
+        return (MemDesc(t.tile_shape, t.element, t.layout),)
+
+
+class MemdescTrans(Op, name="gpu.memdesc_trans"):
+    """A view of a buffer with its dimensions permuted: result dimension i is order[i]."""
+
+    buffer: Value = operand()
+    order: tuple[int, ...] = attr(tuple)
+
+    def infer(self) -> Sequence[Type]:
+        t = _tile(self, self.buffer)
+        if sorted(self.order) != list(range(len(t.shape))):
+            raise self.fail(f"order is {list(self.order)}, expected a permutation of "
+                            f"{list(range(len(t.shape)))}")
+        assert isinstance(t.layout, SharedLayout)
+        if isinstance(t.layout, SharedLinear) and len(odd_dims(t.shape)) > 1:
+            raise self.fail("cannot transpose explicit bases with two odd extents")
+        return (MemDesc(tuple(t.shape[d] for d in self.order), t.element,
+                        t.layout.permuted(self.order)),)
+
+
+class SharedLoad(ExplicitType, name="gpu.shared_load", effects={"read_shared"}):
     """Read a whole buffer into a tile."""
 
-    name = "gpu.shared_load"
     buffer: Value = operand()
 
     def infer(self) -> Sequence[Type]:
-        src, dst = self.buffer.type, self.given()
-        if not (isinstance(src, MemDesc) and isinstance(dst, Tensor)) or \
-                (src.shape, src.element) != (dst.shape, dst.element):
+        src, dst = _tile(self, self.buffer), self.given()
+        if not isinstance(dst, Tensor) or (src.shape, src.element) != (dst.shape, dst.element):
             raise self.fail(f"cannot load {dst} from {src}")
         return (dst,)
 
 
-class SharedStore(Op, effects={"write_shared"}):
+class SharedStore(Op, name="gpu.shared_store", effects={"write_shared"}):
     """Write a tile into a whole buffer."""
 
-    name = "gpu.shared_store"
     buffer: Value = operand()
     value: Value = operand()
 
     def infer(self) -> Sequence[Type]:
-        dst, src = self.buffer.type, self.value.type
-        if not (isinstance(dst, MemDesc) and isinstance(src, Tensor)) or \
-                (src.shape, src.element) != (dst.shape, dst.element):
+        dst, src = _tile(self, self.buffer), self.value.type
+        if not isinstance(src, Tensor) or (src.shape, src.element) != (dst.shape, dst.element):
             raise self.fail(f"cannot store {src} into {dst}")
         return ()
+
+
+class AsyncCopy(MemoryOp, name="gpu.async_copy", effects={"read", "write_shared"}):
+    """Begin to copy what pointers point to into a whole buffer (cp.async); elements that are
+    masked off become zero. The data is there once a `gpu.async_wait` covers the copy's group."""
+
+    buffer: Value = operand()
+    mask: Value | None = operand(optional=True)
+
+    def infer(self) -> Sequence[Type]:
+        dst, src = _tile(self, self.buffer), self._access(None)
+        if not isinstance(src, Tensor) or (src.shape, src.element) != (dst.shape, dst.element):
+            raise self.fail(f"cannot copy {src} into {dst}")
+        return ()
+
+
+class AsyncCommit(Op, name="gpu.async_commit", effects={"write_shared"}):
+    """Close the group of asynchronous copies begun since the last commit (it may be empty)."""
+
+
+class AsyncWait(Op, name="gpu.async_wait", effects={"read_shared", "write_shared"}):
+    """Wait until at most the newest `pending` groups of asynchronous copies are under way. Each
+    thread waits for its own copies; a barrier must follow before others read them."""
+
+    pending: int = attr(int, 0)
+
+    def check(self) -> None:
+        if self.pending < 0:
+            raise self.fail(f"pending is {self.pending}, expected 0 or more")
+
+
+def _tile(op: Op, buffer: Value) -> MemDesc:
+    """The type of a single buffer."""
+    t = buffer.type
+    if not isinstance(t, MemDesc) or t.staged:
+        raise op.fail(f"operand is {t}, expected a single buffer")
+    return t
+
+
+def allocation(buffer: Value) -> AllocShared:
+    """The op that allocated what a buffer is a view of."""
+    op = buffer.op
+    while isinstance(op, (MemdescIndex, MemdescTrans)):
+        op = op.buffer.op
+    assert isinstance(op, AllocShared), "a buffer does not come from alloc_shared"
+    return op

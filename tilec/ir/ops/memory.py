@@ -17,25 +17,30 @@ class MemoryOp(Op):
     """Base of accesses through `ptr`: checks mask and value against the pointers."""
 
     ptr: Value = operand()
+    mask: Value | None = None
 
-    def _access(self, value: Value | None, mask: Value | None) -> Type:
+    def _access(self, value: Value | None) -> Type:
         pointer = element_of(self.ptr.type)
         if not isinstance(pointer, Pointer):
             raise self.fail(f"operand is {self.ptr.type}, expected pointers")
         want = with_element(self.ptr.type, pointer.pointee)
         if value is not None and not refines(value.type, want):
             raise self.fail(f"value is {value.type}, expected {want}")
-        if mask is not None and not refines(mask.type, with_element(want, i1)):
-            raise self.fail(f"mask is {mask.type}, expected {with_element(want, i1)}")
+        if self.mask is not None and not refines(self.mask.type, with_element(want, i1)):
+            raise self.fail(f"mask is {self.mask.type}, expected {with_element(want, i1)}")
         return want
 
 
-class Load(MemoryOp, effects={"read"}):
-    """Read through pointers; lanes that are masked off give `other`, or poison without it."""
+class Load(MemoryOp, name="tile.load", effects={"read"}):
+    """Read through pointers; lanes that are masked off give `other`, or poison without it.
 
-    name = "tile.load"
+    stage: in which stage of its loop's pipeline the read starts, as `schedule` decides; the loop
+    uses the value num_stages - 1 - stage iterations later. -1: where it stands.
+    """
+
     mask: Value | None = operand(optional=True)
     other: Value | None = operand(optional=True)
+    stage: int = attr(int, -1)
     cache: str = attr(str, "", choices=CACHE_LOAD)
     eviction: str = attr(str, "", choices=EVICTION)
     volatile: bool = attr(bool, False)
@@ -46,29 +51,27 @@ class Load(MemoryOp, effects={"read"}):
         return frozenset({"read", "write"}) if self.volatile else self.class_effects
 
     def infer(self) -> Sequence[Type]:
-        return (self._access(self.other, self.mask),)
+        return (self._access(self.other),)
 
 
-class Store(MemoryOp, effects={"write"}):
+class Store(MemoryOp, name="tile.store", effects={"write"}):
     """Write values through pointers, where the mask holds."""
 
-    name = "tile.store"
     value: Value = operand()
     mask: Value | None = operand(optional=True)
     cache: str = attr(str, "", choices=CACHE_STORE)
     eviction: str = attr(str, "", choices=EVICTION)
 
     def infer(self) -> Sequence[Type]:
-        self._access(self.value, self.mask)
+        self._access(self.value)
         if element_of(self.ptr.type).const:  # type: ignore[union-attr]
             raise self.fail(f"cannot store through {self.ptr.type}")
         return ()
 
 
-class AtomicRmw(ScratchOp, MemoryOp, effects={"read", "write"}):
+class AtomicRmw(ScratchOp, MemoryOp, name="tile.atomic_rmw", effects={"read", "write"}):
     """Atomic read-modify-write; gives the old values, poison where the mask does not hold."""
 
-    name = "tile.atomic_rmw"
     value: Value = operand()
     mask: Value | None = operand(optional=True)
     kind: str = attr(str, choices=("add",))
@@ -76,17 +79,16 @@ class AtomicRmw(ScratchOp, MemoryOp, effects={"read", "write"}):
     scope: str = attr(str, "gpu", choices=("cta", "gpu", "sys"))
 
     def infer(self) -> Sequence[Type]:
-        t = self._access(self.value, self.mask)
+        t = self._access(self.value)
         element = element_of(t)
         if isinstance(element, Scalar) and element.bits < (16 if element.is_float else 32):
             raise self.fail(f"no atomic {self.kind} for {element}")
         return (t,)
 
 
-class Assert(Op, effects={"io"}):
+class Assert(Op, name="tile.assert", effects={"io"}):
     """Stop with `message` unless the condition holds for every element."""
 
-    name = "tile.assert"
     cond: Value = operand()
     message: str = attr(str, "")
 
@@ -96,10 +98,9 @@ class Assert(Op, effects={"io"}):
         return ()
 
 
-class Assume(Op, effects={"io"}):
+class Assume(Op, name="tile.assume", effects={"io"}):
     """A promise by the author that a scalar condition holds; analyses may use it."""
 
-    name = "tile.assume"
     cond: Value = operand()
 
     def infer(self) -> Sequence[Type]:
@@ -108,25 +109,17 @@ class Assume(Op, effects={"io"}):
         return ()
 
 
-class Print(Op, effects={"io"}):
+class Print(Op, name="tile.print", effects={"io"}):
     """Print `prefix` and every element of the operands, integers in hexadecimal if `hex`."""
 
-    name = "tile.print"
     values: tuple[Value, ...] = operands()
     prefix: str = attr(str, "")
     hex: bool = attr(bool, False)
 
-    def infer(self) -> Sequence[Type]:
-        return ()
 
-
-class Breakpoint(Op, effects={"io"}):
+class Breakpoint(Op, name="tile.breakpoint", effects={"io"}):
     """Open the interpreter's prompt; `names` are the Python names of the operands. Compiled code
     does nothing here."""
 
-    name = "tile.breakpoint"
     values: tuple[Value, ...] = operands()
     names: tuple[str, ...] = attr(tuple, ())
-
-    def infer(self) -> Sequence[Type]:
-        return ()

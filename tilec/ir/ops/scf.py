@@ -30,11 +30,14 @@ class ControlFlow(Op):
         raise NotImplementedError(self.name)
 
 
-class For(ControlFlow):
+class For(ControlFlow, name="scf.for"):
     """for i in range(lo, hi, step), with carried values; the region takes i and them, and yields
-    them. A step of zero or less runs nothing."""
+    them. A step of zero or less runs nothing.
 
-    name = "scf.for"
+    The attributes are the author's wishes: num_stages of a software pipeline and iterations to
+    unroll (0: left open), flatten the nest of this loop and the one in it, disable_licm.
+    """
+
     loop = True
     lo: Value = operand()
     hi: Value = operand()
@@ -43,6 +46,8 @@ class For(ControlFlow):
     body: Block = region()
     num_stages: int = attr(int, 0)
     unroll: int = attr(int, 0)
+    flatten: bool = attr(bool, False)
+    disable_licm: bool = attr(bool, False)
 
     def infer(self) -> Sequence[Type]:
         iv = self.lo.type
@@ -61,15 +66,15 @@ class For(ControlFlow):
                 for sources in (self.init, nexts) for to, source in zip(targets, sources)]
 
 
-class While(ControlFlow):
+class While(ControlFlow, name="scf.while"):
     """Run `before`; while its condition holds, pass its values to `after`, whose yield goes to
     `before` again. The results are the condition's values."""
 
-    name = "scf.while"
     loop = True
     init: tuple[Value, ...] = operands()
     before: Block = region()
     after: Block = region()
+    disable_licm: bool = attr(bool, False)
 
     def infer(self) -> Sequence[Type]:
         types = [v.type for v in self.init]
@@ -85,10 +90,9 @@ class While(ControlFlow):
                 *zip(self.after.args, passed), *zip(self.results, passed)]
 
 
-class If(ControlFlow):
+class If(ControlFlow, name="scf.if"):
     """Run one of two regions; the results are what it yields."""
 
-    name = "scf.if"
     cond: Value = operand()
     then: Block = region()
     orelse: Block = region()
@@ -105,20 +109,15 @@ class If(ControlFlow):
                 for pair in zip(self.results, block.terminator.operands)]
 
 
-class Yield(Op, terminator=True):
+class Yield(Op, name="scf.yield", terminator=True):
     """End of a region: its values."""
 
-    name = "scf.yield"
     values: tuple[Value, ...] = operands()
 
-    def infer(self) -> Sequence[Type]:
-        return ()
 
-
-class Condition(Op, terminator=True):
+class Condition(Op, name="scf.condition", terminator=True):
     """End of a while's first region: the condition, then the values passed on."""
 
-    name = "scf.condition"
     cond: Value = operand()
     values: tuple[Value, ...] = operands()
 
@@ -128,10 +127,5 @@ class Condition(Op, terminator=True):
         return ()
 
 
-class Return(Op, terminator=True):
+class Return(Op, name="func.return", terminator=True):
     """End of a kernel."""
-
-    name = "func.return"
-
-    def infer(self) -> Sequence[Type]:
-        return ()

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from math import prod
 
 from tilec.ir.core import Block, Op, Value, attr, operand, operands, region
-from tilec.ir.layouts import Layout, Slice, slice_of, transpose
+from tilec.ir.layouts import (
+    Blocked,
+    DotOperand,
+    Layout,
+    Mma,
+    Slice,
+    same_layout,
+    slice_of,
+    transpose,
+)
 from tilec.ir.ops.base import ExplicitType, ScratchOp
 from tilec.ir.types import (
     Element,
@@ -14,6 +23,7 @@ from tilec.ir.types import (
     Tensor,
     Type,
     element_of,
+    f16,
     f32,
     f64,
     i1,
@@ -27,11 +37,10 @@ from tilec.ir.types import (
 MAX_ELEMENTS = 1 << 20
 
 
-class Constant(ExplicitType):
+class Constant(ExplicitType, name="tile.constant"):
     """A number, or a tile filled with it. An i1 holds a bool, an integer an int, a float a float
     that the type represents exactly."""
 
-    name = "tile.constant"
     value: int | float | bool = attr(object)
 
     def infer(self) -> Sequence[Type]:
@@ -48,30 +57,27 @@ class Constant(ExplicitType):
         return (t,)
 
 
-class ProgramId(Op):
+class ProgramId(Op, name="tile.program_id"):
     """The program's index along an axis of the grid."""
 
-    name = "tile.program_id"
     axis: int = attr(int)
 
     def infer(self) -> Sequence[Type]:
         return (i32,)
 
 
-class NumPrograms(Op):
+class NumPrograms(Op, name="tile.num_programs"):
     """The grid's extent along an axis."""
 
-    name = "tile.num_programs"
     axis: int = attr(int)
 
     def infer(self) -> Sequence[Type]:
         return (i32,)
 
 
-class Arange(Op):
+class Arange(Op, name="tile.arange"):
     """start, start + 1, ..., end - 1."""
 
-    name = "tile.arange"
     start: int = attr(int)
     end: int = attr(int)
 
@@ -81,10 +87,9 @@ class Arange(Op):
         return (Tensor((self.end - self.start,), i32),)
 
 
-class Splat(ExplicitType):
+class Splat(ExplicitType, name="tile.splat"):
     """A tile filled with a scalar."""
 
-    name = "tile.splat"
     x: Value = operand()
 
     def infer(self) -> Sequence[Type]:
@@ -94,10 +99,9 @@ class Splat(ExplicitType):
         return (t,)
 
 
-class Broadcast(ExplicitType):
+class Broadcast(ExplicitType, name="tile.broadcast"):
     """Repeat along dimensions of extent 1; the layout stays."""
 
-    name = "tile.broadcast"
     x: Value = operand()
 
     def infer(self) -> Sequence[Type]:
@@ -115,10 +119,9 @@ def _axis(op: Op, axis: int, rank: int) -> None:
         raise op.fail(f"axis {axis} is not in 0..{rank - 1}")
 
 
-class ExpandDims(Op):
+class ExpandDims(Op, name="tile.expand_dims"):
     """Insert a dimension of extent 1 at `axis`. The operand's layout is the result's, sliced."""
 
-    name = "tile.expand_dims"
     x: Value = operand()
     axis: int = attr(int)
 
@@ -140,10 +143,9 @@ class ExpandDims(Op):
                 raise self.fail(f"operand is {src}, expected layout {want}")
 
 
-class Reshape(ScratchOp, ExplicitType):
+class Reshape(ScratchOp, ExplicitType, name="tile.reshape"):
     """The same elements in row-major order under another shape."""
 
-    name = "tile.reshape"
     x: Value = operand()
 
     def infer(self) -> Sequence[Type]:
@@ -154,10 +156,9 @@ class Reshape(ScratchOp, ExplicitType):
         return (dst,)
 
 
-class Trans(Op):
+class Trans(Op, name="tile.trans"):
     """Permute dimensions: result dimension i is operand dimension order[i]."""
 
-    name = "tile.trans"
     x: Value = operand()
     order: tuple[int, ...] = attr(tuple)
 
@@ -170,12 +171,11 @@ class Trans(Op):
         return (Tensor(tuple(t.shape[i] for i in self.order), t.element, layout),)
 
 
-class Reduce(ScratchOp):
+class Reduce(ScratchOp, name="tile.reduce"):
     """Combine along `axis`. The region takes the accumulated values, then the new ones, one
     scalar per operand each, and yields the combined ones; it must be associative and
     commutative. A tile of rank 1 gives a scalar."""
 
-    name = "tile.reduce"
     isolated = True
     inputs: tuple[Value, ...] = operands()
     axis: int = attr(int)
@@ -207,11 +207,10 @@ class Reduce(ScratchOp):
                             f"{scalars}")
 
 
-class Dot(Op):
+class Dot(Op, name="tile.dot"):
     """a @ b + c for [M, K] by [K, N] tiles (or with a leading batch dimension); the result has
     the type of c, the accumulator."""
 
-    name = "tile.dot"
     a: Value = operand()
     b: Value = operand()
     c: Value = operand()
@@ -225,6 +224,17 @@ class Dot(Op):
             c.shape == (*a.shape[:-1], b.shape[-1]) and a.shape[:-2] == b.shape[:-2]
         if not ok or a.element != b.element:
             raise self.fail(f"cannot multiply {a} by {b} into {c}")
-        if c.element not in (f32, f64, i32) and c.element != a.element:
+        if c.element not in (f32, f64, i32, f16) and c.element != a.element:
             raise self.fail(f"accumulator is {c}")
         return (c,)
+
+    def check(self) -> None:
+        parent = layout_of(self.result.type)
+        for index, value in enumerate((self.a, self.b)):
+            have, shape = layout_of(value.type), linear_shape(shape_of(value.type))
+            if have is None:
+                continue
+            if not isinstance(parent, (Mma, Blocked)) or not any(
+                    same_layout(have, DotOperand(parent, index, 1 << w), shape) for w in range(4)):
+                raise self.fail(f"operand {index} has the layout {have}, expected dot_operand "
+                                f"{index} of the result's, an nvidia_mma or blocked one: {parent}")

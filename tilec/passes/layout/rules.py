@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from tilec.ir import ops
 from tilec.ir.core import Op
 from tilec.ir.fragment import odd_factors_stay
-from tilec.ir.layouts import Layout, Slice, reshape, slice_of, transpose
+from tilec.ir.layouts import (
+    Blocked,
+    DotOperand,
+    Layout,
+    Mma,
+    Slice,
+    reshape,
+    slice_of,
+    transpose,
+)
+from tilec.ir.mma import default_k_width
 from tilec.ir.rules import Rules
-from tilec.ir.types import layout_of, linear_shape, shape_of
+from tilec.ir.types import layout_of, linear_shape, scalar_of, shape_of
 
 Needs = Sequence[Layout | None]
 
@@ -33,9 +43,16 @@ def _store(op: ops.Store) -> Needs:
 
 @needs_rule(ops.Splat, ops.Constant, ops.Arange, ops.ProgramId, ops.NumPrograms, ops.ConvertLayout,
             ops.Assert, ops.Assume, ops.Print, ops.Breakpoint, ops.Barrier, ops.AllocShared,
-            ops.SharedLoad, ops.SharedStore, ops.Return, ops.Dot)
+            ops.MemdescIndex, ops.MemdescTrans, ops.SharedLoad, ops.SharedStore, ops.AsyncCommit,
+            ops.AsyncWait, ops.Return)
 def _any(op: Op) -> Needs:
     return [None] * len(op.operands)
+
+
+@needs_rule(ops.AsyncCopy)
+def _async_copy(op: ops.AsyncCopy) -> Needs:
+    layout = layout_of(op.ptr.type)
+    return [layout, None, layout][:len(op.operands)]
 
 
 @needs_rule(ops.ExpandDims)
@@ -63,6 +80,22 @@ def _reshape(op: ops.Reshape) -> Needs:
 @needs_rule(ops.Reduce)
 def _reduce(op: ops.Reduce) -> Needs:
     return [layout_of(op.inputs[0].type)] * len(op.operands)
+
+
+@needs_rule(ops.Dot)
+def _dot(op: ops.Dot) -> Needs:
+    """The operands follow the result; where one has its layout already, its k_width is kept."""
+    parent = layout_of(op.result.type)
+    if not isinstance(parent, Mma | Blocked):
+        return [None, None, parent]
+    k_width = 1
+    if isinstance(parent, Mma):
+        k_width = default_k_width(scalar_of(op.a.type))
+        for index, value in ((1, op.b), (0, op.a)):
+            have = layout_of(value.type)
+            if isinstance(have, DotOperand) and (have.parent, have.op_index) == (parent, index):
+                k_width = have.k_width
+    return [DotOperand(parent, 0, k_width), DotOperand(parent, 1, k_width), parent]
 
 
 @needs_rule(ops.For)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilec.ir import ops
-from tilec.ir.core import Builder, Value
+from tilec.ir.core import Builder
 from tilec.ir.ops.elementwise import Binary, Unary
-from tilec.ir.rewriter import pattern
+from tilec.ir.rewriter import Values, pattern
 from tilec.ir.types import Scalar, element_of, i1, scalar_of, with_element
 from tilec.passes.fold import (
     Number,
@@ -21,8 +19,6 @@ from tilec.passes.fold import (
     same_bits,
 )
 
-Values = Sequence[Value]
-
 SWAPPED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 # Right operands that change nothing, for integers and for floats; -1 stands for all ones.
@@ -30,12 +26,10 @@ NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt
 NEUTRAL: dict[type[ops.Elementwise], tuple[int, float | None]] = {
     ops.Add: (0, -0.0), ops.Sub: (0, 0.0), ops.Mul: (1, 1.0), ops.Div: (1, 1.0),
     ops.And: (-1, None), ops.Or: (0, None), ops.Xor: (0, None), ops.Shl: (0, None),
-    ops.Shr: (0, None),
-}
+    ops.Shr: (0, None)}
 # Right operands of integers that decide the result: (operand, result).
 ABSORBING: dict[type[ops.Elementwise], tuple[int, int]] = {
-    ops.Mul: (0, 0), ops.And: (0, 0), ops.Or: (-1, -1), ops.Rem: (1, 0),
-}
+    ops.Mul: (0, 0), ops.And: (0, 0), ops.Or: (-1, -1), ops.Rem: (1, 0)}
 
 
 def _is_int(number: Number | None, want: int, element: Scalar) -> bool:
@@ -262,9 +256,7 @@ def bool_compare(op: Binary, builder: Builder) -> Values | None:
     return [builder.emit(ops.Not(op.lhs, types=[with_element(op.lhs.type, i1)]))]
 
 
-PATTERNS = (
-    fold_constants, constants_right, neutral_operand, absorbing_operand, same_operands,
-    gather_constants, compare_with_itself, bool_compare, not_of_compare, twice_undone,
-    select_known, select_of_bools, select_not, cast_to_itself, cast_of_cast, bitcast_chain,
-    addptr_zero, addptr_of_addptr,
-)
+PATTERNS = (fold_constants, constants_right, neutral_operand, absorbing_operand, same_operands,
+            gather_constants, compare_with_itself, bool_compare, not_of_compare, twice_undone,
+            select_known, select_of_bools, select_not, cast_to_itself, cast_of_cast, bitcast_chain,
+            addptr_zero, addptr_of_addptr)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Value
-from tilec.ir.rewriter import pattern
+from tilec.ir.rewriter import Values, pattern
 from tilec.ir.types import Pointer, Scalar, Tensor, i1, with_element
 from tilec.passes.fold import constant, fill, is_false, is_true, make_constant, same_bits
 from tilec.passes.regions import drop_carried, drop_initial, drop_passed, drop_yielded, inline
-
-Values = Sequence[Value]
 
 
 def trip_count(op: ops.For) -> int | None:
@@ -179,7 +175,5 @@ def while_unused(op: ops.While, builder: Builder) -> Values | None:
     return () if passed or initial else None
 
 
-PATTERNS = (
-    if_known, if_not, if_same_results, if_unused_results, if_to_select, for_known_trips,
-    for_invariant, for_unused, while_never, while_invariant, while_unused,
-)
+PATTERNS = (if_known, if_not, if_same_results, if_unused_results, if_to_select, for_known_trips,
+            for_invariant, for_unused, while_never, while_invariant, while_unused)

@@ -2,53 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilec.ir import ops
-from tilec.ir.core import Builder, Value
-from tilec.ir.rewriter import pattern
+from tilec.ir.core import Builder
+from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.rewriter import Values, pattern
 from tilec.passes.fold import is_false, is_true, make_constant
 
-Values = Sequence[Value]
 
-
-@pattern(ops.Load)
-def load_mask(op: ops.Load, builder: Builder) -> Values | None:
-    """load(p, true, other) -> load(p); load(p, false, other) -> other, and zeros, which stand for
-    poison, without other"""
-    if op.mask is None:
+@pattern(MemoryOp)
+def mask_true(op: MemoryOp, builder: Builder) -> Values | None:
+    """load(p, true, other) -> load(p); store(p, x, true) -> store(p, x); atomics too"""
+    if op.mask is None or not is_true(op.mask):
         return None
-    if is_true(op.mask):
-        op.set_operands([op.ptr])
-        return ()
-    if is_false(op.mask) and not op.volatile:
-        return [op.other if op.other is not None else make_constant(builder, 0, op.result.type)]
-    return None
+    op.set_operands(op.operands[:1 if isinstance(op, ops.Load) else 2])
+    return ()
 
 
-@pattern(ops.Store)
-def store_mask(op: ops.Store, builder: Builder) -> Values | None:
-    """store(p, x, true) -> store(p, x); store(p, x, false) -> nothing"""
-    if op.mask is None:
+@pattern(MemoryOp)
+def mask_false(op: MemoryOp, builder: Builder) -> Values | None:
+    """load(p, false, other) -> other; atomics, and loads without other -> zeros, which stand for
+    poison; store(p, x, false) -> nothing"""
+    if op.mask is None or not is_false(op.mask) or isinstance(op, ops.Load) and op.volatile:
         return None
-    if is_true(op.mask):
-        op.set_operands([op.ptr, op.value])
-        return ()
-    if is_false(op.mask):
+    if isinstance(op, ops.Store):
         op.erase()
         return ()
-    return None
+    if isinstance(op, ops.Load) and op.other is not None:
+        return [op.other]
+    return [make_constant(builder, 0, op.result.type)]
 
 
-@pattern(ops.AtomicRmw)
-def atomic_mask(op: ops.AtomicRmw, builder: Builder) -> Values | None:
-    """atomic_rmw(p, x, true) -> atomic_rmw(p, x); with false -> zeros, which stand for poison"""
-    if op.mask is None:
-        return None
-    if is_true(op.mask):
-        op.set_operands([op.ptr, op.value])
-        return ()
-    return [make_constant(builder, 0, op.result.type)] if is_false(op.mask) else None
-
-
-PATTERNS = (load_mask, store_mask, atomic_mask)
+PATTERNS = (mask_true, mask_false)

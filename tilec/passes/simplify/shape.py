@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilec.ir import ops
-from tilec.ir.core import Builder, Op, Value
-from tilec.ir.rewriter import Pattern, pattern
+from tilec.ir.core import Builder, Op
+from tilec.ir.rewriter import Pattern, Values, pattern
 from tilec.ir.types import Tensor
 from tilec.passes.fold import constant, fill, make_constant, rebuild, scalar_in, uniform
-
-Values = Sequence[Value]
 
 
 @pattern(ops.Splat)
@@ -28,14 +24,16 @@ def move_uniform(op: Op, builder: Builder) -> Values | None:
     return [fill(scalar_in(x, builder), op.result.type, builder)]
 
 
-@pattern(ops.Broadcast)
-def broadcast_chain(op: ops.Broadcast, builder: Builder) -> Values | None:
-    """broadcast(x) to the shape of x -> x; broadcast(broadcast(x)) -> broadcast(x)"""
-    if op.x.type == op.result.type:
-        return [op.x]
-    inner = op.x.op
-    if isinstance(inner, ops.Broadcast):
-        return [rebuild(op, [inner.x], op.result.type, builder)]
+def move_chain(op: Op, builder: Builder) -> Values | None:
+    """broadcast(x) to the type of x -> x; broadcast(broadcast(x)) -> broadcast(x), and so for
+    reshape, which takes in an expand_dims too, and convert_layout"""
+    x = op.operands[0]
+    if x.type == op.results[0].type:
+        return [x]
+    inner = x.op
+    if isinstance(inner, type(op)) or isinstance(op, ops.Reshape) and \
+            isinstance(inner, ops.ExpandDims):
+        return [builder.emit(type(op)(inner.operands[0], types=[op.results[0].type]))]
     return None
 
 
@@ -51,18 +49,6 @@ def expand_dims_of_broadcast(op: ops.ExpandDims, builder: Builder) -> Values | N
     shape = (*small.shape[:op.axis], 1, *small.shape[op.axis:])
     x = rebuild(op, [inner.x], Tensor(shape, t.element, t.layout), builder)
     return [builder.emit(ops.Broadcast(x, types=[t]))]
-
-
-@pattern(ops.Reshape)
-def reshape_chain(op: ops.Reshape, builder: Builder) -> Values | None:
-    """reshape(x) to the type of x -> x; reshape(reshape(x)), reshape(expand_dims(x)) ->
-    reshape(x)"""
-    if op.x.type == op.result.type:
-        return [op.x]
-    inner = op.x.op
-    if isinstance(inner, (ops.Reshape, ops.ExpandDims)):
-        return [builder.emit(ops.Reshape(inner.x, types=[op.result.type]))]
-    return None
 
 
 @pattern(ops.Reshape)
@@ -92,21 +78,10 @@ def trans_chain(op: ops.Trans, builder: Builder) -> Values | None:
     return [builder.emit(ops.Trans(inner.x, order=order, types=[op.result.type]))]
 
 
-@pattern(ops.ConvertLayout)
-def convert_layout_chain(op: ops.ConvertLayout, builder: Builder) -> Values | None:
-    """convert_layout(x) to the layout of x -> x; convert_layout(convert_layout(x)) -> one"""
-    if op.x.type == op.result.type:
-        return [op.x]
-    inner = op.x.op
-    if isinstance(inner, ops.ConvertLayout):
-        return [builder.emit(ops.ConvertLayout(inner.x, types=[op.result.type]))]
-    return None
-
-
 PATTERNS = (
     splat_of_constant,
     *(Pattern(root, move_uniform) for root in (ops.Broadcast, ops.ExpandDims, ops.Reshape,
                                                ops.Trans, ops.ConvertLayout)),
-    broadcast_chain, expand_dims_of_broadcast, reshape_chain, reshape_to_expand_dims, trans_chain,
-    convert_layout_chain,
+    *(Pattern(root, move_chain) for root in (ops.Broadcast, ops.Reshape, ops.ConvertLayout)),
+    expand_dims_of_broadcast, reshape_to_expand_dims, trans_chain,
 )

@@ -1,23 +1,9 @@
-"""Instruction rules by topic; importing this package fills the table."""
+"""Instruction rules by topic; importing this package fills the tables of tilec.sim.rules."""
 
 from __future__ import annotations
 
-from tilec.sim.instructions import (
-    atomics,
-    bits,
-    calls,
-    compare,
-    control,
-    convert,
-    floating,
-    integer,
-    loadstore,
-    move,
-    warp,
-)
-from tilec.sim.instructions.table import RULES
+import importlib
 
-__all__ = [
-    "RULES", "atomics", "bits", "calls", "compare", "control", "convert", "floating", "integer",
-    "loadstore", "move", "warp",
-]  # fmt: skip
+for _topic in ("asynccopy", "atomics", "bits", "calls", "compare", "control", "convert", "floating",
+               "integer", "loadstore", "matrix", "move", "warp"):
+    importlib.import_module(f"{__name__}.{_topic}")

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilec.sim import floats
+from tilec.sim.decode import Decoder
 from tilec.sim.errors import Unsupported
-from tilec.sim.instructions.common import is_float
+from tilec.sim.instructions.common import parts
 from tilec.sim.instructions.loadstore import Piece, locator, raw, space_of, vector_length
-from tilec.sim.instructions.table import rule
-from tilec.sim.ptx import TYPE_BYTES
+from tilec.sim.machine import Array, Code, Mask
+from tilec.sim.ptx import TYPE_BYTES, Instr, is_float
+from tilec.sim.rules import rule
 
-if TYPE_CHECKING:
-    from tilec.sim.decode import Decoder
-    from tilec.sim.machine import Code, Mask
-    from tilec.sim.ptx import Instr
-
-Array = np.ndarray[Any, Any]
 Update = Callable[[Array, Array], Array]
 """New bits from the bits in memory and the operand's bits."""
 _OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
@@ -44,7 +40,7 @@ def _float_update(name: str, ty: str, ftz: bool) -> Update:
     part = floats.FORMATS[base].bits
     ops: dict[str, Callable[[Array, Array], Array]] = {
         "add": np.add, "min": np.fmin, "max": np.fmax,
-    }  # fmt: skip
+    }
     op = ops[name]
 
     def update(old: Array, new: Array) -> Array:
@@ -70,15 +66,14 @@ def update_of(name: str, ty: str, shared: bool) -> Update:
     if name == "inc":
         return lambda old, new: np.where(old >= new, 0, old + old.dtype.type(1)).astype(old.dtype)
     if name == "dec":
-        return lambda old, new: np.where(
-            (old == 0) | (old > new), new, old - old.dtype.type(1)
-        ).astype(old.dtype)
+        return lambda old, new: np.where((old == 0) | (old > new),
+                                         new, old - old.dtype.type(1)).astype(old.dtype)
     if name == "add":
         return WRAPPING_ADD
     table: dict[str, Any] = {
         "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
         "min": np.minimum, "max": np.maximum,
-    }  # fmt: skip
+    }
     return _signed(table[name], ty if name in ("min", "max") else "u" + ty[1:])
 
 
@@ -94,14 +89,12 @@ def atom(decoder: Decoder, instr: Instr) -> Code:
     if ty == "b128":
         raise Unsupported("128-bit atomics")
     bits, width, count = "b" + raw(ty)[1:], TYPE_BYTES[ty], vector_length(instr)
-    values = operands[1].items if operands[1].kind == "vec" else (operands[1],)
-    sources = [decoder.src(o, bits, instr.scope) for o in values]
-    swap = decoder.src(operands[2], bits, instr.scope) if name == "cas" else None
+    sources = [decoder.src(o, bits) for o in parts(operands[1])]
+    swap = decoder.src(operands[2], bits) if name == "cas" else None
     targets: list[Array | None] = [None] * count
     if result is not None:
-        outs = result.items if result.kind == "vec" else (result,)
-        targets = [decoder.dst(o, bits, instr.scope) for o in outs]
-    locate = locator(decoder, operands[0], space_of(instr), instr.scope)
+        targets = [decoder.dst(o, bits) for o in parts(result)]
+    locate = locator(decoder, operands[0], space_of(instr))
     updates: list[Update | None] = [None, None]
     if name != "cas":
         updates = [update_of(name, ty, shared) for shared in (False, True)]
@@ -114,20 +107,13 @@ def atom(decoder: Decoder, instr: Instr) -> Code:
             index = offsets.astype(np.int64) >> shift
             for i in range(count):
                 _apply(decoder, (memory, lanes, index + i), width, sources[i], swap, targets[i],
-                       update)  # fmt: skip
+                       update)
 
     return code
 
 
-def _apply(
-    decoder: Decoder,
-    piece: Piece,
-    width: int,
-    source: Array,
-    swap: Array | None,
-    target: Array | None,
-    update: Update | None,
-) -> None:
+def _apply(decoder: Decoder, piece: Piece, width: int, source: Array, swap: Array | None,
+           target: Array | None, update: Update | None) -> None:
     """Update one element per lane; `piece` holds element indices in place of byte offsets."""
     memory, lanes, index = piece
     view = memory.views[width]
@@ -142,7 +128,7 @@ def _apply(
         batches = [slice(None)] if len(index) else []
     else:
         batches = [slice(k, k + 1) for k in range(len(index))]
-        if decoder.machine.stripes > 1:
+        if decoder.machine.seeded:
             batches = [batches[k] for k in decoder.machine.rng.permutation(len(batches))]
     for batch in batches:
         at = index[batch]

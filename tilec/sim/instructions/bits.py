@@ -2,88 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 import numpy as np
 
-from tilec.sim.assign import assign
-from tilec.sim.instructions.common import binary, unary
-from tilec.sim.instructions.table import rule
+from tilec.sim.assign import assign, store
+from tilec.sim.decode import Decoder
+from tilec.sim.instructions.common import binary, bind, bind_pair, unary
+from tilec.sim.machine import Array, Code, Mask
+from tilec.sim.ptx import Instr
+from tilec.sim.rules import rule
 
-if TYPE_CHECKING:
-    from tilec.sim.decode import Decoder
-    from tilec.sim.machine import Code
-    from tilec.sim.ptx import Instr
-
-Array = np.ndarray[Any, Any]
+_LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
-@rule("and")
-def and_(decoder: Decoder, instr: Instr) -> Code:
-    """Bitwise and; of predicates too."""
-    return binary(decoder, instr, np.bitwise_and)
-
-
-@rule("or")
-def or_(decoder: Decoder, instr: Instr) -> Code:
-    """Bitwise or; of predicates too."""
-    return binary(decoder, instr, np.bitwise_or)
-
-
-@rule("xor")
-def xor(decoder: Decoder, instr: Instr) -> Code:
-    """Bitwise exclusive or; of predicates too."""
-    return binary(decoder, instr, np.bitwise_xor)
-
-
-@rule("not")
-def not_(decoder: Decoder, instr: Instr) -> Code:
-    """Bitwise complement; of predicates too."""
-    return unary(decoder, instr, np.invert)
-
-
-@rule("cnot")
-def cnot(decoder: Decoder, instr: Instr) -> Code:
-    """1 where the source is zero, else 0."""
-    return unary(decoder, instr, lambda a: a == 0)
+@rule(*_LOGIC)
+def logic(decoder: Decoder, instr: Instr) -> Code:
+    """Bitwise and, or, exclusive or; of predicates too."""
+    return binary(decoder, instr, _LOGIC[instr.op])
 
 
 @rule("shl", "shr")
 def shift(decoder: Decoder, instr: Instr) -> Code:
     """Shift by a 32-bit amount; amounts above the width act as the width."""
     ty = instr.type if instr.op == "shr" else "b" + instr.type[1:]
-    d, a, b = instr.operands
-    target = decoder.dst(d, ty, instr.scope)
-    x = decoder.src(a, ty, instr.scope)
-    amount = decoder.src(b, "u32", instr.scope)
+    target, x, amount = bind(decoder, instr, ty, ty, "u32")
     width = np.uint32(8 * x.dtype.itemsize)
     op = np.left_shift if instr.op == "shl" else np.right_shift
     last = width - np.uint32(1)
-    if x.dtype.kind == "i":
-        return assign(target, lambda: op(x, np.minimum(amount, last).astype(x.dtype)))
-    return assign(
-        target,
-        lambda: np.where(
-            amount < width, op(x, np.minimum(amount, last).astype(x.dtype)), x.dtype.type(0)
-        ),
-    )
+
+    def compute() -> Array:
+        moved = op(x, np.minimum(amount, last).astype(x.dtype))
+        return moved if x.dtype.kind == "i" else np.where(amount < width, moved, x.dtype.type(0))
+
+    return assign(target, compute)
 
 
 @rule("shf")
 def funnel(decoder: Decoder, instr: Instr) -> Code:
     """Shift the 64-bit value b:a left (upper half kept) or right (lower half kept)."""
-    d, a, b, c = instr.operands
-    target = decoder.dst(d, "b32", instr.scope)
-    low, high, amount = (decoder.src(o, "b32", instr.scope) for o in (a, b, c))
+    target, low, high, amount = bind(decoder, instr, "b32", "b32", "b32", "b32")
     left, wrap = "l" in instr.mods, "wrap" in instr.mods
 
     def compute() -> Array:
         n = (amount & np.uint32(31)) if wrap else np.minimum(amount, np.uint32(32))
         n = n.astype(np.uint64)
         value = (high.astype(np.uint64) << np.uint64(32)) | low
-        if left:
-            return (value << n) >> np.uint64(32)
-        return value >> n
+        return (value << n) >> np.uint64(32) if left else value >> n
 
     return assign(target, compute)
 
@@ -98,11 +63,7 @@ def field_mask(length: Array, width: int) -> Array:
 @rule("bfe")
 def bfe(decoder: Decoder, instr: Instr) -> Code:
     """Extract `len` bits from position `pos`; the signed forms extend the top bit taken."""
-    ty = instr.type
-    d, a, b, c = instr.operands
-    target = decoder.dst(d, ty, instr.scope)
-    x = decoder.src(a, ty, instr.scope)
-    pos, length = (decoder.src(o, "u32", instr.scope) for o in (b, c))
+    target, x, pos, length = bind(decoder, instr, instr.type, instr.type, "u32", "u32")
     width = 8 * x.dtype.itemsize
     signed = x.dtype.kind == "i"
 
@@ -126,10 +87,7 @@ def bfe(decoder: Decoder, instr: Instr) -> Code:
 def bfi(decoder: Decoder, instr: Instr) -> Code:
     """Insert `len` low bits of a into b at position `pos`."""
     ty = instr.type
-    f, a, b, c, d = instr.operands
-    target = decoder.dst(f, ty, instr.scope)
-    x, y = decoder.src(a, ty, instr.scope), decoder.src(b, ty, instr.scope)
-    pos, length = (decoder.src(o, "u32", instr.scope) for o in (c, d))
+    target, x, y, pos, length = bind(decoder, instr, ty, ty, ty, "u32", "u32")
     width = 8 * x.dtype.itemsize
 
     def compute() -> Array:
@@ -146,9 +104,7 @@ def bfi(decoder: Decoder, instr: Instr) -> Code:
 @rule("bmsk")
 def bmsk(decoder: Decoder, instr: Instr) -> Code:
     """A mask of b ones from bit a; .clamp or .wrap for amounts above 31."""
-    d, a, b = instr.operands
-    target = decoder.dst(d, "b32", instr.scope)
-    pos, length = (decoder.src(o, "u32", instr.scope) for o in (a, b))
+    target, pos, length = bind(decoder, instr, "b32", "u32", "u32")
     wrap = "wrap" in instr.mods
 
     def compute() -> Array:
@@ -162,43 +118,19 @@ def bmsk(decoder: Decoder, instr: Instr) -> Code:
 @rule("szext")
 def szext(decoder: Decoder, instr: Instr) -> Code:
     """Sign- or zero-extend the low b bits of a; .wrap or .clamp for amounts above 31."""
-    ty = instr.type
-    d, a, b = instr.operands
-    target = decoder.dst(d, ty, instr.scope)
-    x = decoder.src(a, "u32", instr.scope)
-    amount = decoder.src(b, "u32", instr.scope)
+    target, x, amount = bind(decoder, instr, instr.type, "u32", "u32")
     wrap = "wrap" in instr.mods
 
     def compute() -> Array:
         n = amount & np.uint32(31) if wrap else np.minimum(amount, np.uint32(32))
         mask = field_mask(n, 32).astype(np.uint32)
         value = x & mask
-        if ty == "s32":
+        if instr.type == "s32":
             top = (x >> (np.maximum(n, np.uint32(1)) - np.uint32(1))) & np.uint32(1)
             value = np.where((n != 0) & (top != 0), value | ~mask, value)
         return value
 
     return assign(target.view(np.uint32), compute)
-
-
-@rule("popc")
-def popc(decoder: Decoder, instr: Instr) -> Code:
-    """Count of one bits, as u32."""
-    return _count(decoder, instr, bit_count)
-
-
-@rule("clz")
-def clz(decoder: Decoder, instr: Instr) -> Code:
-    """Count of leading zeros, as u32."""
-    width = int(instr.type[1:])
-    return _count(decoder, instr, lambda x: width - bit_length(x))
-
-
-def _count(decoder: Decoder, instr: Instr, op: Any) -> Code:
-    d, a = instr.operands
-    target = decoder.dst(d, "u32", instr.scope)
-    x = decoder.src(a, instr.type, instr.scope)
-    return assign(target, lambda: op(x))
 
 
 def bit_count(x: Array) -> Array:
@@ -219,35 +151,53 @@ def bit_length(x: Array) -> Array:
     return result + (value != 0)
 
 
+def reverse(x: Array) -> Array:
+    """Bits in reverse order."""
+    kind = x.dtype.type
+    for step, mask in ((1, 0x55), (2, 0x33), (4, 0x0F)):
+        pattern = kind(int.from_bytes(bytes([mask]) * x.itemsize, "little"))
+        x = ((x >> kind(step)) & pattern) | ((x & pattern) << kind(step))
+    return x.byteswap()
+
+
+_UNARY: dict[str, Callable[[Array], Array]] = {
+    "not": np.invert, "cnot": lambda x: x == 0, "brev": reverse,
+}
+_COUNTS = {"popc": bit_count, "clz": lambda x: 8 * x.itemsize - bit_length(x)}
+
+
+@rule(*_UNARY)
+def one_source(decoder: Decoder, instr: Instr) -> Code:
+    """Complement (of predicates too), 1 where the source is zero, bits in reverse order."""
+    return unary(decoder, instr, _UNARY[instr.op])
+
+
+@rule(*_COUNTS)
+def count(decoder: Decoder, instr: Instr) -> Code:
+    """Number of one bits, or of leading zeros, as u32."""
+    return unary(decoder, instr, _COUNTS[instr.op], "u32")
+
+
 @rule("bfind")
 def bfind(decoder: Decoder, instr: Instr) -> Code:
     """Position of the highest significant bit, 0xffffffff if none; .shiftamt counts from the top.
 
     For signed types of a negative value, the highest zero bit.
     """
-    d, a = instr.operands
-    target = decoder.dst(d, "u32", instr.scope)
-    x = decoder.src(a, instr.type, instr.scope)
-    width = 8 * x.dtype.itemsize
-    unsigned = np.uint32 if width == 32 else np.uint64
-
-    def compute() -> Array:
+    def find(x: Array) -> Array:
         value = np.where(x < 0, ~x, x) if x.dtype.kind == "i" else x
-        found = bit_length(value.view(unsigned)) - 1
+        found = bit_length(value.view(f"u{x.itemsize}")) - 1
         if "shiftamt" in instr.mods:
-            return np.where(found >= 0, width - 1 - found, -1)
+            return np.where(found >= 0, 8 * x.itemsize - 1 - found, -1)
         return found
 
-    return assign(target, compute)
+    return unary(decoder, instr, find, "u32")
 
 
 @rule("fns")
 def fns(decoder: Decoder, instr: Instr) -> Code:
     """Position of the n-th one bit of a mask, counted from bit `base` up (n > 0) or down."""
-    d, mask, base, offset = instr.operands
-    target = decoder.dst(d, "b32", instr.scope)
-    bits, start = decoder.src(mask, "b32", instr.scope), decoder.src(base, "b32", instr.scope)
-    count = decoder.src(offset, "s32", instr.scope)
+    target, bits, start, number = bind(decoder, instr, "b32", "b32", "b32", "s32")
 
     def find(word: int, first: int, n: int) -> int:
         step = -1 if n < 0 else 1
@@ -257,36 +207,19 @@ def fns(decoder: Decoder, instr: Instr) -> Code:
         return ones[wanted] if wanted < len(ones) else 0xFFFFFFFF
 
     def compute() -> Array:
-        lanes = zip(bits.tolist(), start.tolist(), count.tolist(), strict=True)
+        lanes = zip(bits.tolist(), start.tolist(), number.tolist(), strict=True)
         return np.array([find(*lane) for lane in lanes], np.uint32)
 
     return assign(target, compute)
-
-
-@rule("brev")
-def brev(decoder: Decoder, instr: Instr) -> Code:
-    """Bits in reverse order."""
-    width = int(instr.type[1:])
-
-    def reverse(x: Array) -> Array:
-        kind = x.dtype.type
-        for step, mask in ((1, 0x55), (2, 0x33), (4, 0x0F)):
-            pattern = kind(int.from_bytes(bytes([mask]) * (width // 8), "little"))
-            x = ((x >> kind(step)) & pattern) | ((x & pattern) << kind(step))
-        return x.byteswap()
-
-    return unary(decoder, instr, reverse)
 
 
 @rule("lop3")
 def lop3(decoder: Decoder, instr: Instr) -> Code:
     """Any logic function of three inputs, given by its truth table; .and/.or set a predicate."""
     combine = next((m for m in instr.mods if m in ("and", "or")), None)
-    operands = instr.operands
-    d, a, b, c, table = operands[:5]
-    pair = d.items if d.kind == "pair" else (d,)
-    target = decoder.dst(pair[0], "b32", instr.scope)
-    x, y, z = (decoder.src(o, "b32", instr.scope) for o in (a, b, c))
+    d, a, b, c, table = instr.operands[:5]
+    target, flag = bind_pair(decoder, d, "b32")
+    x, y, z = (decoder.src(o, "b32") for o in (a, b, c))
     code = table.value
 
     def compute() -> Array:
@@ -299,16 +232,15 @@ def lop3(decoder: Decoder, instr: Instr) -> Code:
         return result
 
     write = assign(target, compute)
-    if combine is None:
+    if combine is None or flag is None:
         return write
-    flag = decoder.dst(pair[1], "pred", instr.scope)
-    q = decoder.pred(operands[5], instr.scope)
+    q = decoder.pred(instr.operands[5])
     join = np.logical_and if combine == "and" else np.logical_or
 
-    def both(mask: Array | None) -> None:
+    def both(mask: Mask) -> None:
         nonzero = join(compute() != 0, q())
         write(mask)
-        np.copyto(flag, nonzero, where=True if mask is None else mask)
+        store(flag, nonzero, mask)
 
     return both
 
@@ -316,10 +248,9 @@ def lop3(decoder: Decoder, instr: Instr) -> Code:
 @rule("prmt")
 def prmt(decoder: Decoder, instr: Instr) -> Code:
     """Pick four bytes of the eight in b:a by selector nibbles, or by a named mode."""
-    d, a, b, c = instr.operands
-    target = decoder.dst(d, "b32", instr.scope)
-    x, y, selector = (decoder.src(o, "b32", instr.scope) for o in (a, b, c))
+    target, x, y, selector = bind(decoder, instr, "b32", "b32", "b32", "b32")
     mode = instr.mods[-1] if instr.mods[-1] != "b32" else ""
+    c = instr.operands[3]
     if c.kind == "imm" and not mode:
         return assign(target, lambda: _fixed_permute(x, y, c.value))
     rows = np.arange(decoder.lanes)

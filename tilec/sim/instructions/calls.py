@@ -5,22 +5,18 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tilec.sim.decode import Decoder
 from tilec.sim.errors import Fault, Unsupported
 from tilec.sim.flow import called
-from tilec.sim.instructions.table import rule
+from tilec.sim.machine import Array, Code, Mask
 from tilec.sim.memory import GLOBAL_BASE, LOCAL_WINDOW
-from tilec.sim.ptx import TYPE_BYTES
+from tilec.sim.ptx import Instr, Operand
+from tilec.sim.rules import rule
 
-if TYPE_CHECKING:
-    from tilec.sim.decode import Decoder
-    from tilec.sim.machine import Code, Mask
-    from tilec.sim.ptx import Instr, Operand
-
-Array = np.ndarray[Any, Any]
 _CONVERSION = re.compile(r"%([-+ #0]*)(\d+|\*)?(?:\.(\d+|\*))?(hh|h|ll|l|j|z|t)?([a-zA-Z%])")
 
 
@@ -32,19 +28,16 @@ def call(decoder: Decoder, instr: Instr) -> Code:
     following = instr.operands[at + 1 :]
     arguments = following[0].items if following and following[0].kind == "list" else ()
     if name == "vprintf":
-        return _printf(decoder, instr, arguments)
+        return _printf(decoder, arguments)
     if name == "__assertfail":
-        return _assertfail(decoder, instr, arguments)
+        return _assertfail(decoder, arguments)
     callee = decoder.callee()
     if callee is None:
         raise Unsupported(f"the function '{name}', which this PTX does not define")
     frame, start = callee
     function = decoder.module.functions[name]
-    moves = [
-        (decoder.symbol(a.name, instr.scope)[1], decoder.frame_addresses[frame, id(p)],
-         max(p.size, TYPE_BYTES[p.type]))
-        for a, p in zip(arguments, function.params, strict=True)
-    ]  # fmt: skip
+    moves = [(decoder.symbol(a.name)[1], *decoder.call_parameter(frame, p))
+             for a, p in zip(arguments, function.params, strict=True)]
 
     def code(mask: Mask) -> int:
         copy_locals(decoder, moves, mask)
@@ -53,13 +46,15 @@ def call(decoder: Decoder, instr: Instr) -> Code:
     return code
 
 
-def _thread_values(decoder: Decoder, operand: Operand, instr: Instr, ty: str) -> Array:
-    """A call parameter of every thread."""
-    at = decoder.symbol(operand.name, instr.scope)[1]
-    table = decoder.local.bytes.reshape(-1, decoder.local.stride)
-    width = TYPE_BYTES[ty]
-    kind = np.uint64 if width == 8 else np.uint32
-    return np.ascontiguousarray(table[:, at : at + width]).view(kind).reshape(-1)
+def _parameter(decoder: Decoder, operand: Operand, width: int) -> Callable[[], Array]:
+    """A function that gives a call parameter of every thread, as unsigned integers."""
+    at = decoder.symbol(operand.name)[1]
+
+    def values() -> Array:
+        table = decoder.local.bytes.reshape(-1, decoder.local.stride)
+        return np.ascontiguousarray(table[:, at : at + width]).view(f"u{width}").reshape(-1)
+
+    return values
 
 
 def read_string(decoder: Decoder, pointer: int) -> str:
@@ -72,19 +67,18 @@ def read_string(decoder: Decoder, pointer: int) -> str:
     return data.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
-def _printf(decoder: Decoder, instr: Instr, arguments: tuple[Operand, ...]) -> Code:
+def _printf(decoder: Decoder, arguments: tuple[Operand, ...]) -> Code:
     """vprintf(format, buffer): print for every active thread, in thread order."""
+    formats, buffers = (_parameter(decoder, argument, 8) for argument in arguments)
 
     def code(mask: Mask) -> None:
-        formats = _thread_values(decoder, arguments[0], instr, "b64")
-        buffers = _thread_values(decoder, arguments[1], instr, "b64")
         for thread in np.flatnonzero(decoder.machine.full(mask)):
-            data = b""
-            if buffers[thread]:
-                at = int(buffers[thread]) - LOCAL_WINDOW
+            data, pointer = b"", int(buffers()[thread])
+            if pointer:
                 start = int(thread) * decoder.local.stride
-                data = decoder.local.bytes[start + at : start + decoder.local.stride].tobytes()
-            text = read_string(decoder, int(formats[thread]))
+                end = start + decoder.local.stride
+                data = decoder.local.bytes[start + pointer - LOCAL_WINDOW : end].tobytes()
+            text = read_string(decoder, int(formats()[thread]))
             decoder.on_print(format_text(text, data, lambda p: read_string(decoder, p)))
 
     return code
@@ -125,17 +119,15 @@ def format_text(text: str, data: bytes, string_at: Callable[[int], str]) -> str:
     return _CONVERSION.sub(convert, text)
 
 
-def _assertfail(decoder: Decoder, instr: Instr, arguments: tuple[Operand, ...]) -> Code:
+def _assertfail(decoder: Decoder, arguments: tuple[Operand, ...]) -> Code:
     """__assertfail(message, file, line, function, char size): the kernel's assertion is false."""
+    values = [_parameter(decoder, a, width) for a, width in zip(arguments, (8, 8, 4, 8))]
 
     def code(mask: Mask) -> None:
         thread = int(np.flatnonzero(decoder.machine.full(mask))[0])
-        message, file, function = (
-            read_string(decoder, int(_thread_values(decoder, arguments[i], instr, "b64")[thread]))
-            for i in (0, 1, 3)
-        )
-        line = int(_thread_values(decoder, arguments[2], instr, "b32")[thread])
-        raise Fault(f"assertion failed: {message} ({file}:{line}, in {function})", thread)
+        text, file, line, function = (int(value()[thread]) for value in values)
+        said, path, name = (read_string(decoder, p) for p in (text, file, function))
+        raise Fault(f"assertion failed: {said} ({path}:{line}, in {name})", thread)
 
     return code
 
@@ -149,11 +141,11 @@ def leave(decoder: Decoder, after: int) -> Code:
     outer = first.items if first.kind == "list" and frame.kernel.returns else ()
     moves = []
     for operand, variable in zip(outer, frame.kernel.returns, strict=True):
-        source = decoder.frame_addresses[number, id(variable)]
+        source, size = decoder.call_parameter(number, variable)
         decoder.frame = frame.caller
         target = decoder.symbol(operand.name, frame.call.scope)[1]
         decoder.frame = number
-        moves.append((source, target, max(variable.size, TYPE_BYTES[variable.type])))
+        moves.append((source, target, size))
 
     def code(mask: Mask) -> int:
         copy_locals(decoder, moves, mask)

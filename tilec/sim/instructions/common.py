@@ -3,57 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilec.sim.assign import assign
+from tilec.sim.decode import Decoder
 from tilec.sim.floats import flush, widen
-
-if TYPE_CHECKING:
-    from tilec.sim.decode import Decoder
-    from tilec.sim.machine import Code
-    from tilec.sim.ptx import Instr, Operand, Scope
-
-Array = np.ndarray[Any, Any]
+from tilec.sim.machine import Array, Code
+from tilec.sim.ptx import Instr, Operand
 
 
-def is_float(ty: str) -> bool:
-    """Whether a PTX type is a float type, packed ones included."""
-    return ty.lstrip("b").startswith("f")
+def parts(operand: Operand) -> tuple[Operand, ...]:
+    """The registers of a vector operand, or the one register."""
+    return operand.items if operand.kind == "vec" else (operand,)
 
 
-def halves(ty: str) -> Any:
-    """The numpy type of the two parts of u16x2 or s16x2."""
-    return np.int16 if ty == "s16x2" else np.uint16
+def bind(decoder: Decoder, instr: Instr, *types: str) -> list[Array]:
+    """The destination and the sources of an instruction as views of these types, in order.
+
+    Raises ValueError where it has more or fewer operands.
+    """
+    pairs = list(zip(instr.operands, types, strict=True))
+    return [decoder.dst(*pairs[0]), *(decoder.src(o, ty) for o, ty in pairs[1:])]
+
+
+def bind_pair(decoder: Decoder, operand: Operand, ty: str) -> tuple[Array, Array | None]:
+    """A destination of the form d|p: the value, and the predicate if it is there."""
+    parts = operand.items if operand.kind == "pair" else (operand,)
+    flag = decoder.dst(parts[1], "pred") if len(parts) > 1 else None
+    return decoder.dst(parts[0], ty), flag
 
 
 def binary(decoder: Decoder, instr: Instr, op: Callable[[Array, Array], Array]) -> Code:
     """d = op(a, b) on views of the instruction's type; packed types element by element."""
     ty = instr.type
-    d, a, b = instr.operands
-    target = decoder.dst(d, ty, instr.scope)
-    x, y = decoder.src(a, ty, instr.scope), decoder.src(b, ty, instr.scope)
+    target, x, y = bind(decoder, instr, ty, ty, ty)
     if ty.endswith("x2"):
-        kind = halves(ty)
+        kind: Any = np.int16 if ty == "s16x2" else np.uint16
         x, y = x.view(kind), y.view(kind)
         return assign(target, lambda: op(x, y).view(np.uint32))
     return assign(target, lambda: op(x, y))
 
 
-def unary(decoder: Decoder, instr: Instr, op: Callable[[Array], Array]) -> Code:
-    """d = op(a) on views of the instruction's type."""
-    d, a = instr.operands
-    target = decoder.dst(d, instr.type, instr.scope)
-    x = decoder.src(a, instr.type, instr.scope)
+def unary(decoder: Decoder, instr: Instr, op: Callable[[Array], Array], ty: str = "") -> Code:
+    """d = op(a) on a view of the instruction's type; `ty` is the result's, if another."""
+    target, x = bind(decoder, instr, ty or instr.type, instr.type)
     return assign(target, lambda: op(x))
 
 
-def float_source(
-    decoder: Decoder, operand: Operand, ty: str, scope: Scope, ftz: bool
-) -> Callable[[], Array]:
+def float_source(decoder: Decoder, operand: Operand, ty: str, ftz: bool) -> Callable[[], Array]:
     """A float operand as values; packed types give two values a lane."""
-    array = decoder.src(operand, ty, scope)
+    array = decoder.src(operand, ty)
     base = ty.removesuffix("x2")
     if ty.endswith("x2"):
         array = array.view(np.uint16 if base != "f32" else np.float32)

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from tilec.sim.assign import store
+from tilec.sim.decode import Decoder
 from tilec.sim.errors import Fault, Unsupported
 from tilec.sim.instructions.calls import leave
-from tilec.sim.instructions.table import rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tilec.sim.decode import Decoder
-    from tilec.sim.machine import Code, Mask, Moves
-    from tilec.sim.ptx import Instr
-
-Array = np.ndarray[Any, Any]
+from tilec.sim.machine import Array, Code, Mask, Moves
+from tilec.sim.ptx import Instr
+from tilec.sim.rules import rule
 
 
 @rule("bra")
 def bra(decoder: Decoder, instr: Instr) -> Code:
     """Jump; threads whose guard differs part, and meet again at the earliest common block."""
-    target = decoder.target(instr.operands[0].name, instr.scope)
+    target = decoder.target(instr.operands[0].name)
     if instr.guard is None:
         return lambda mask: target
     guard, following, lanes = decoder.guard(instr), decoder.pc + 1, decoder.lanes
@@ -45,11 +40,11 @@ def bra(decoder: Decoder, instr: Instr) -> Code:
 @rule("brx")
 def brx(decoder: Decoder, instr: Instr) -> Code:
     """Jump through a table of labels."""
-    index = decoder.src(instr.operands[0], "u32", instr.scope)
+    index = decoder.src(instr.operands[0], "u32")
     names = instr.scope.find_table(instr.operands[1].name)
     if names is None:
         raise Unsupported(f"a branch through '{instr.operands[1].name}', which is no label list")
-    targets = [decoder.target(name, instr.scope) for name in names]
+    targets = [decoder.target(name) for name in names]
     machine = decoder.machine
 
     def code(mask: Mask) -> Moves:
@@ -102,17 +97,17 @@ def barrier(decoder: Decoder, instr: Instr) -> Code:
     operation = next((m for m in mods if m in ("sync", "arrive", "red")), "sync")
     operands = list(instr.operands)
     result = operands.pop(0) if operation == "red" else None
-    flag = decoder.pred(operands.pop(), instr.scope) if operation == "red" else None
-    number = decoder.src(operands[0], "u32", instr.scope)
-    count = decoder.src(operands[1], "u32", instr.scope) if len(operands) > 1 else None
+    flag = decoder.pred(operands.pop()) if operation == "red" else None
+    number = decoder.src(operands[0], "u32")
+    count = decoder.src(operands[1], "u32") if len(operands) > 1 else None
     machine, pc = decoder.machine, decoder.pc
     wait_at = None if operation == "arrive" else pc
     finish: Callable[[Array], None] | None = None
     if result is not None and flag is not None:
         finish = _reduction(decoder, instr, result, flag)
 
-    plain = operation == "sync" and count is None and operands[0].kind == "imm"
     only = operands[0].value
+    plain = operation == "sync" and count is None and operands[0].kind == "imm" and only < 16
 
     def code(mask: Mask) -> Moves | None:
         if plain and machine.everyone(mask) and only not in machine.barriers:
@@ -144,12 +139,11 @@ def _uses(threads: Array, number: Array, count: Array | None) -> list[tuple[int,
     return sorted(set(zip(which, counts, strict=True)))
 
 
-def _reduction(
-    decoder: Decoder, instr: Instr, result: Any, flag: Callable[[], Array]
-) -> Callable[[Array], None]:
+def _reduction(decoder: Decoder, instr: Instr, result: Any,
+               flag: Callable[[], Array]) -> Callable[[Array], None]:
     """Called when the barrier completes: combine the predicates of all that arrived."""
     kind = next(m for m in instr.mods if m in ("popc", "and", "or"))
-    target = decoder.dst(result, "u32" if kind == "popc" else "pred", instr.scope)
+    target = decoder.dst(result, "u32" if kind == "popc" else "pred")
 
     def finish(arrived: Array) -> None:
         values = flag()[arrived]
@@ -162,7 +156,7 @@ def _reduction(
 
 def _warp_barrier(decoder: Decoder, instr: Instr) -> Code:
     """bar.warp.sync: wait for the lanes of the member mask."""
-    members = decoder.src(instr.operands[0], "u32", instr.scope)
+    members = decoder.src(instr.operands[0], "u32")
     return decoder.synced(members, lambda mask: None)
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilec.sim import floats
 from tilec.sim.assign import assign
+from tilec.sim.decode import Decoder
 from tilec.sim.errors import Unsupported
-from tilec.sim.instructions.table import rule
+from tilec.sim.instructions.common import bind
+from tilec.sim.machine import Array, Code
+from tilec.sim.ptx import Instr
+from tilec.sim.rules import rule
 
-if TYPE_CHECKING:
-    from tilec.sim.decode import Decoder
-    from tilec.sim.machine import Code
-    from tilec.sim.ptx import Instr
-
-Array = np.ndarray[Any, Any]
 _FLOATS = ("f16", "bf16", "f32", "f64", "tf32")
 _TO_INTEGRAL = {"rni": "n", "rzi": "z", "rmi": "m", "rpi": "p"}
 _TO_FLOAT = {"rn": "n", "rz": "z", "rm": "m", "rp": "p", "rna": "na"}
@@ -31,9 +29,7 @@ def cvt(decoder: Decoder, instr: Instr) -> Code:
         return _pack_integers(decoder, instr)
     if dtype.endswith("x2") or stype.endswith("x2"):
         return _packed(decoder, instr, dtype, stype)
-    d, a = instr.operands
-    x = decoder.src(a, stype, instr.scope)
-    target = decoder.dst(d, dtype, instr.scope)
+    target, x = bind(decoder, instr, dtype, stype)
     if dtype in _FLOATS and stype in _FLOATS:
         return assign(target, _float_to_float(instr, x, dtype, stype))
     if dtype in _FLOATS:
@@ -69,7 +65,6 @@ def _float_to_float(instr: Instr, x: Array, dtype: str, stype: str) -> Callable[
     mode = _mode(instr, _TO_FLOAT, "n")
     ftz, sat, relu = "ftz" in mods, "sat" in mods, "relu" in mods
     satfinite = "satfinite" in mods
-    view = {"f32": np.float32, "f64": np.float64}.get(dtype)
 
     def compute() -> Array:
         values = floats.widen(x, stype)
@@ -81,8 +76,7 @@ def _float_to_float(instr: Instr, x: Array, dtype: str, stype: str) -> Callable[
             values = floats.saturate(values)
         if relu:
             values = floats.relu(values)
-        bits = floats.narrow(values, dtype, mode, satfinite)
-        result = bits if view is None else bits.view(view)
+        result = floats.typed(floats.narrow(values, dtype, mode, satfinite), dtype)
         return floats.flush(result) if ftz and dtype == "f32" else result
 
     return compute
@@ -92,16 +86,14 @@ def _integer_to_float(instr: Instr, x: Array, dtype: str) -> Callable[[], Array]
     """Integers to floats; 64-bit ones keep a sticky bit so that one rounding happens."""
     mode = _mode(instr, _TO_FLOAT, "n")
     sat = "sat" in instr.mods
-    view = {"f32": np.float32, "f64": np.float64}.get(dtype)
 
     def compute() -> Array:
-        values = odd_float(x) if dtype != "f64" or mode != "n" else x.astype(np.float64)
-        if sat:
-            values = floats.saturate(values)
         if dtype == "f64" and mode != "n":
             return _directed_f64(x, mode)
-        bits = floats.narrow(values, dtype, mode)
-        return bits if view is None else bits.view(view)
+        values = odd_float(x) if dtype != "f64" else x.astype(np.float64)
+        if sat:
+            values = floats.saturate(values)
+        return floats.typed(floats.narrow(values, dtype, mode), dtype)
 
     return compute
 
@@ -153,14 +145,11 @@ def _packed(decoder: Decoder, instr: Instr, dtype: str, stype: str) -> Code:
     to, source = dtype.removesuffix("x2"), stype.removesuffix("x2")
     if to not in floats.FORMATS or source not in floats.FORMATS:
         raise Unsupported(f"cvt from .{stype} to .{dtype}")
-    mode = _mode(instr, _TO_FLOAT, "n")
-    mods = instr.mods
-    satfinite, relu = "satfinite" in mods, "relu" in mods
-    if to in ("e4m3", "e5m2"):
-        satfinite = True
-    target = decoder.dst(instr.operands[0], dtype, instr.scope)
+    mode, relu, narrow = _mode(instr, _TO_FLOAT, "n"), "relu" in instr.mods, to in ("e4m3", "e5m2")
+    satfinite = narrow or "satfinite" in instr.mods
+    target = decoder.dst(instr.operands[0], dtype)
     load = _pair_source(decoder, instr, stype, source)
-    view = np.uint16 if to in ("e4m3", "e5m2") else np.uint32
+    view = np.uint16 if narrow else np.uint32
 
     def compute() -> Array:
         values = load()
@@ -175,11 +164,10 @@ def _pair_source(decoder: Decoder, instr: Instr, stype: str, source: str) -> Cal
     """The source values, two a lane, lower half first."""
     operands = instr.operands[1:]
     if stype.endswith("x2"):
-        x = decoder.src(operands[0], stype, instr.scope)
+        x = decoder.src(operands[0], stype)
         narrow = np.uint8 if source in ("e4m3", "e5m2") else np.uint16
         return lambda: floats.widen(np.ascontiguousarray(x).view(narrow), source)
-    high = decoder.src(operands[0], stype, instr.scope)
-    low = decoder.src(operands[1], stype, instr.scope)
+    high, low = (decoder.src(o, stype) for o in operands)
     return lambda: np.stack([low, high], axis=1).reshape(-1)
 
 
@@ -188,10 +176,9 @@ def _pack_integers(decoder: Decoder, instr: Instr) -> Code:
     names = [m for m in instr.mods if m not in ("pack", "sat")]
     narrow = names[0]
     bits = int(narrow[1:])
-    d, a, b = instr.operands[:3]
-    x, y = (decoder.src(o, "s32", instr.scope) for o in (a, b))
-    rest = decoder.src(instr.operands[3], "b32", instr.scope) if len(instr.operands) > 3 else None
-    target = decoder.dst(d, "b32", instr.scope)
+    x, y = (decoder.src(o, "s32") for o in instr.operands[1:3])
+    rest = decoder.src(instr.operands[3], "b32") if len(instr.operands) > 3 else None
+    target = decoder.dst(instr.operands[0], "b32")
     mask, shift = np.uint32((1 << bits) - 1), np.uint32(bits)
 
     def compute() -> Array:

@@ -6,23 +6,21 @@ stated error; tests of code that uses one must allow that error.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilec.sim import floats
 from tilec.sim.assign import assign
-from tilec.sim.instructions.common import float_source
-from tilec.sim.instructions.table import rule
+from tilec.sim.decode import Decoder
+from tilec.sim.instructions.common import bind, float_source
+from tilec.sim.machine import Array, Code
+from tilec.sim.ptx import Instr
+from tilec.sim.rules import FLOAT_RULES, rule
 
-if TYPE_CHECKING:
-    from tilec.sim.decode import Decoder
-    from tilec.sim.machine import Code
-    from tilec.sim.ptx import Instr
-
-Array = np.ndarray[Any, Any]
 _MODES = {"rn": "n", "rz": "z", "rm": "m", "rp": "p"}
 
 
@@ -45,12 +43,10 @@ def encoder(instr: Instr, mode: str) -> Callable[[Array], Array]:
             values = floats.saturate(values)
         if relu:
             values = floats.relu(values)
-        bits = floats.narrow(values, base, mode)
-        if base == "f32":
-            result = bits.view(np.float32)
-            result = floats.flush(result) if ftz else result
-            return result.view(np.uint64) if ty == "f32x2" else result
-        return bits.view(np.uint32) if ty.endswith("x2") else bits
+        result = floats.typed(floats.narrow(values, base, mode), base)
+        if ftz and base == "f32":
+            result = floats.flush(result)
+        return result.view(f"u{2 * result.itemsize}") if ty.endswith("x2") else result
 
     return encode
 
@@ -61,23 +57,20 @@ def _types(instr: Instr) -> tuple[str, str]:
     return named[0], named[-1]
 
 
-def _sources(decoder: Decoder, instr: Instr) -> list[Callable[[], Array]]:
-    """The sources as values; in mixed forms the last one has the result's type."""
-    ftz = "ftz" in instr.mods
+def _bind(decoder: Decoder, instr: Instr) -> tuple[Any, ...]:
+    """The destination, and the sources as values; in mixed forms the last one has its type."""
     wide, narrow = _types(instr)
-    operands = instr.operands[1:]
+    first, *operands = instr.operands
     types = [narrow] * (len(operands) - 1) + [wide]
-    return [
-        float_source(decoder, operand, ty, instr.scope, ftz)
-        for operand, ty in zip(operands, types, strict=True)
-    ]
+    return decoder.dst(first, wide), *(float_source(decoder, o, ty, "ftz" in instr.mods)
+                                       for o, ty in zip(operands, types))
 
 
+@rule("add", "sub", "mul", table=FLOAT_RULES)
 def arithmetic(decoder: Decoder, instr: Instr) -> Code:
     """add, sub and mul of every float type."""
     ty, mode = _types(instr)[0], rounding(instr)
-    target = decoder.dst(instr.operands[0], ty, instr.scope)
-    x, y = _sources(decoder, instr)
+    target, x, y = _bind(decoder, instr)
     encode = encoder(instr, mode)
     plain = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[instr.op]
     if mode == "n":
@@ -113,11 +106,11 @@ def _bf16_product(a: Array, b: Array) -> Array:
 
 
 @rule("fma")
+@rule("mad", table=FLOAT_RULES)
 def fused(decoder: Decoder, instr: Instr) -> Code:
     """d = a * b + c with one rounding."""
     ty, mode = _types(instr)[0], rounding(instr)
-    target = decoder.dst(instr.operands[0], ty, instr.scope)
-    x, y, z = _sources(decoder, instr)
+    target, x, y, z = _bind(decoder, instr)
     encode = encoder(instr, mode)
     if ty == "f64":
         return assign(target, lambda: floats.fma64(x(), y(), z(), mode))
@@ -143,20 +136,19 @@ def _fma_near(a: Array, b: Array, c: Array, fmt: str) -> Array:
     return total
 
 
+@rule("div", table=FLOAT_RULES)
 def divide(decoder: Decoder, instr: Instr) -> Code:
     """div in all rounding modes, .approx and .full."""
     ty, mode = _types(instr)[0], rounding(instr)
-    target = decoder.dst(instr.operands[0], ty, instr.scope)
-    x, y = _sources(decoder, instr)
+    target, x, y = _bind(decoder, instr)
     encode = encoder(instr, mode)
     if "approx" in instr.mods:
         return assign(target, lambda: encode(_approximate_quotient(x(), y())))
     if mode == "n":
         return assign(target, lambda: encode(x() / y()))
     if ty == "f64":
-        return assign(
-            target, lambda: floats.direct64(Fraction.__truediv__, x(), y(), x() / y(), mode)
-        )
+        exact = Fraction.__truediv__
+        return assign(target, lambda: floats.direct64(exact, x(), y(), x() / y(), mode))
     return assign(target, lambda: encode(floats.exact_div(x(), y())))
 
 
@@ -166,37 +158,20 @@ def _approximate_quotient(a: Array, b: Array) -> Array:
     return np.where(huge, a * np.copysign(np.float32(0), b), a / b)
 
 
-@rule("rcp")
-def rcp(decoder: Decoder, instr: Instr) -> Code:
-    """1 / a."""
+@rule("rcp", "sqrt")
+def function(decoder: Decoder, instr: Instr) -> Code:
+    """1 / a and the square root, correctly rounded."""
     mode = rounding(instr)
-    return _function(
-        decoder, instr, lambda v: 1.0 / v, lambda v: floats.exact_div(np.ones_like(v), v), mode
-    )
-
-
-@rule("sqrt")
-def sqrt(decoder: Decoder, instr: Instr) -> Code:
-    """Square root."""
-    return _function(decoder, instr, np.sqrt, floats.exact_sqrt, rounding(instr))
-
-
-def _function(
-    decoder: Decoder,
-    instr: Instr,
-    near: Callable[[Array], Array],
-    exact: Callable[[Array], Array],
-    mode: str,
-) -> Code:
-    """A correctly rounded function of one operand in its own type, or from the exact value."""
-    target = decoder.dst(instr.operands[0], instr.type, instr.scope)
-    (x,) = _sources(decoder, instr)
+    target, x = _bind(decoder, instr)
     encode = encoder(instr, mode)
+    near: Callable[[Array], Array] = np.sqrt if instr.op == "sqrt" else lambda v: 1.0 / v
     if mode == "n":
         return assign(target, lambda: encode(near(x())))
     if instr.type == "f64":
         return assign(target, lambda: _direct_function(instr.op, x(), near(x()), mode))
-    return assign(target, lambda: encode(exact(x())))
+    if instr.op == "sqrt":
+        return assign(target, lambda: encode(floats.exact_sqrt(x())))
+    return assign(target, lambda: encode(floats.exact_div(np.ones_like(x()), x())))
 
 
 def _direct_function(op: str, x: Array, near: Array, mode: str) -> Array:
@@ -211,32 +186,26 @@ def _direct_function(op: str, x: Array, near: Array, mode: str) -> Array:
 
 
 _APPROXIMATE: dict[str, Callable[[Array], Array]] = {
-    "rsqrt": lambda v: 1.0 / np.sqrt(v),
-    "ex2": np.exp2,
-    "lg2": np.log2,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tanh": np.tanh,
+    "rsqrt": lambda v: 1.0 / np.sqrt(v), "ex2": np.exp2, "lg2": np.log2, "sin": np.sin,
+    "cos": np.cos, "tanh": np.tanh,
 }
 
 
-@rule("rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
+@rule(*_APPROXIMATE)
 def approximate(decoder: Decoder, instr: Instr) -> Code:
     """The special functions, computed in float64 and rounded once."""
     function = _APPROXIMATE[instr.op]
-    target = decoder.dst(instr.operands[0], instr.type, instr.scope)
-    (x,) = _sources(decoder, instr)
+    target, x = _bind(decoder, instr)
     encode = encoder(instr, "n")
     return assign(target, lambda: encode(function(x().astype(np.float64))))
 
 
+@rule("min", "max", table=FLOAT_RULES)
 def minmax(decoder: Decoder, instr: Instr) -> Code:
     """min and max: NaN loses unless .NaN is written, and -0 is less than +0."""
-    ty, mods = instr.type, instr.mods
-    target = decoder.dst(instr.operands[0], ty, instr.scope)
-    sources = _sources(decoder, instr)
+    target, *sources = _bind(decoder, instr)
     encode = encoder(instr, "n")
-    spread, flip = "NaN" in mods, "xorsign" in mods
+    spread, flip = "NaN" in instr.mods, "xorsign" in instr.mods
     largest = instr.op == "max"
 
     def pick(a: Array, b: Array) -> Array:
@@ -254,27 +223,20 @@ def minmax(decoder: Decoder, instr: Instr) -> Code:
         return low
 
     def compute() -> Array:
-        result = sources[0]()
-        for source in sources[1:]:
-            result = pick(result, source())
-        return encode(result)
+        return encode(functools.reduce(pick, (source() for source in sources)))
 
     return assign(target, compute)
 
 
-def sign_op(decoder: Decoder, instr: Instr) -> Code:
+@rule("abs", "neg", table=FLOAT_RULES)
+def sign(decoder: Decoder, instr: Instr) -> Code:
     """abs and neg: the sign bit alone."""
     ty = instr.type
-    base = ty.removesuffix("x2")
-    bits = {"f16": 0x8000, "bf16": 0x8000, "f32": 1 << 31, "f64": 1 << 63}[base]
-    if ty == "f32x2":
-        bits |= bits << 32
-    elif ty.endswith("x2"):
-        bits |= bits << 16
     raw = {"f32": "b32", "f64": "b64", "f32x2": "b64"}.get(ty, ty)
-    d, a = instr.operands
-    target = decoder.dst(d, raw, instr.scope)
-    x = decoder.src(a, ty, instr.scope)
+    target, x = bind(decoder, instr, raw, ty)
+    bits = 1 << 8 * np.dtype(floats.FORMATS[ty.removesuffix("x2")].bits).itemsize - 1
+    if ty.endswith("x2"):
+        bits |= bits << 4 * target.itemsize
     ftz = "ftz" in instr.mods and ty == "f32"
 
     def value() -> Array:
@@ -289,8 +251,5 @@ def sign_op(decoder: Decoder, instr: Instr) -> Code:
 @rule("copysign")
 def copysign(decoder: Decoder, instr: Instr) -> Code:
     """d = |b| with the sign of a."""
-    ty = instr.type
-    d, a, b = instr.operands
-    target = decoder.dst(d, ty, instr.scope)
-    x, y = decoder.src(a, ty, instr.scope), decoder.src(b, ty, instr.scope)
+    target, x, y = bind(decoder, instr, *[instr.type] * 3)
     return assign(target, lambda: np.copysign(y, x))

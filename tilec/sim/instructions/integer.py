@@ -1,24 +1,19 @@
-"""Integer arithmetic, and the opcodes that integers share with floats (add, sub, mul, min ...)."""
+"""Integer arithmetic; the opcodes that floats have too go on to their rules by type."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tilec.sim.assign import assign
+from tilec.sim.assign import assign, store
+from tilec.sim.decode import Decoder
 from tilec.sim.errors import Unsupported
-from tilec.sim.instructions import floating
-from tilec.sim.instructions.common import binary, is_float, unary
-from tilec.sim.instructions.table import rule
-
-if TYPE_CHECKING:
-    from tilec.sim.decode import Decoder
-    from tilec.sim.machine import Code
-    from tilec.sim.ptx import Instr
-
-Array = np.ndarray[Any, Any]
+from tilec.sim.instructions.common import binary, bind, unary
+from tilec.sim.machine import Array, Code, Mask
+from tilec.sim.ptx import Instr
+from tilec.sim.rules import rule
 
 _WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
@@ -29,63 +24,42 @@ def saturating(values: Array, kind: Any) -> Array:
     return np.clip(values, info.min, info.max).astype(kind)
 
 
-@rule("add")
+@rule("add", "sub")
 def add(decoder: Decoder, instr: Instr) -> Code:
-    """d = a + b, wrapping; .sat for s32; .cc sets the carry."""
-    if is_float(instr.type):
-        return floating.arithmetic(decoder, instr)
+    """d = a + b or a - b, wrapping; .sat for s32; .cc sets the carry or borrow."""
     if "cc" in instr.mods:
-        return _carrying(decoder, instr, subtract=False, carry_in=False)
+        return carrying(decoder, instr)
+    op = np.add if instr.op == "add" else np.subtract
     if "sat" in instr.mods:
-        return binary(decoder, instr, lambda a, b: saturating(a.astype(np.int64) + b, np.int32))
-    return binary(decoder, instr, np.add)
+        return binary(decoder, instr, lambda a, b: saturating(op(a.astype(np.int64), b), np.int32))
+    return binary(decoder, instr, op)
 
 
-@rule("sub")
-def sub(decoder: Decoder, instr: Instr) -> Code:
-    """d = a - b, wrapping; .sat for s32; .cc sets the borrow."""
-    if is_float(instr.type):
-        return floating.arithmetic(decoder, instr)
-    if "cc" in instr.mods:
-        return _carrying(decoder, instr, subtract=True, carry_in=False)
-    if "sat" in instr.mods:
-        return binary(decoder, instr, lambda a, b: saturating(a.astype(np.int64) - b, np.int32))
-    return binary(decoder, instr, np.subtract)
-
-
-@rule("addc")
-def addc(decoder: Decoder, instr: Instr) -> Code:
-    """d = a + b + carry."""
-    return _carrying(decoder, instr, subtract=False, carry_in=True)
-
-
-@rule("subc")
-def subc(decoder: Decoder, instr: Instr) -> Code:
-    """d = a - b - borrow."""
-    return _carrying(decoder, instr, subtract=True, carry_in=True)
-
-
-def _carrying(decoder: Decoder, instr: Instr, subtract: bool, carry_in: bool) -> Code:
+@rule("addc", "subc")
+def carrying(decoder: Decoder, instr: Instr) -> Code:
+    """add.cc, sub.cc, and addc and subc, which take the carry or borrow in as well."""
     ty = "u" + instr.type[1:]
-    d, a, b = instr.operands
-    target = decoder.dst(d, ty, instr.scope)
-    x, y = decoder.src(a, ty, instr.scope), decoder.src(b, ty, instr.scope)
-    carry, sets = decoder.carry, "cc" in instr.mods
+    target, x, y = bind(decoder, instr, ty, ty, ty)
+    carry, sets, takes = decoder.carry, "cc" in instr.mods, instr.op.endswith("c")
 
-    def code(mask: Array | None) -> None:
-        extra = carry.astype(x.dtype) if carry_in else x.dtype.type(0)
-        if subtract:
+    def code(mask: Mask) -> None:
+        extra = carry.astype(x.dtype) if takes else x.dtype.type(0)
+        if instr.op.startswith("sub"):
             result = x - y - extra
             out = (x < y) | ((x == y) & (extra != 0))
         else:
-            result = x + y + extra
-            out = (result < x) | ((result == x) & (extra != 0) & (y != 0))
-        where = True if mask is None else mask
-        np.copyto(target, result, where=where, casting="unsafe")
+            result, out = _with_carry(x, y, extra)
+        store(target, result, mask)
         if sets:
-            np.copyto(carry, out, where=where)
+            store(carry, out, mask)
 
     return code
+
+
+def _with_carry(x: Array, y: Array, extra: Array) -> tuple[Array, Array]:
+    """x + y + extra (0 or 1) of unsigned values, and whether it wrapped."""
+    result = x + y + extra
+    return result, (result < x) | ((result == x) & (extra != 0) & (y != 0))
 
 
 def high_product(a: Array, b: Array) -> Array:
@@ -108,29 +82,18 @@ def high_product(a: Array, b: Array) -> Array:
 @rule("mul", "mul24")
 def mul(decoder: Decoder, instr: Instr) -> Code:
     """.lo, .hi and .wide products; mul24 takes the low 24 bits of its sources."""
-    if is_float(instr.type):
-        return floating.arithmetic(decoder, instr)
     product, ty = _product(instr)
-    d, a, b = instr.operands
-    target = decoder.dst(d, ty, instr.scope)
-    x = decoder.src(a, instr.type, instr.scope)
-    y = decoder.src(b, instr.type, instr.scope)
+    target, x, y = bind(decoder, instr, ty, instr.type, instr.type)
     return assign(target, lambda: product(x, y))
 
 
 @rule("mad", "mad24")
 def mad(decoder: Decoder, instr: Instr) -> Code:
     """d = a * b + c with the .lo, .hi or .wide product; .sat with .hi.s32."""
-    if is_float(instr.type):
-        return floating.fused(decoder, instr)
     if "cc" in instr.mods:
         return madc(decoder, instr)
     product, ty = _product(instr)
-    d, a, b, c = instr.operands
-    target = decoder.dst(d, ty, instr.scope)
-    x = decoder.src(a, instr.type, instr.scope)
-    y = decoder.src(b, instr.type, instr.scope)
-    z = decoder.src(c, ty, instr.scope)
+    target, x, y, z = bind(decoder, instr, ty, instr.type, instr.type, ty)
     if "sat" in instr.mods:
         return assign(target, lambda: saturating(product(x, y).astype(np.int64) + z, np.int32))
     return assign(target, lambda: product(x, y) + z)
@@ -140,23 +103,16 @@ def mad(decoder: Decoder, instr: Instr) -> Code:
 def madc(decoder: Decoder, instr: Instr) -> Code:
     """mad.cc and madc: multiply-add in an extended-precision chain."""
     ty = "u" + instr.type[1:]
-    d, a, b, c = instr.operands
     product, _ = _product(instr)
-    x = decoder.src(a, instr.type, instr.scope)
-    y = decoder.src(b, instr.type, instr.scope)
-    z = decoder.src(c, ty, instr.scope)
-    target = decoder.dst(d, ty, instr.scope)
+    target, x, y, z = bind(decoder, instr, ty, instr.type, instr.type, ty)
     carry, sets, takes = decoder.carry, "cc" in instr.mods, instr.op == "madc"
 
-    def code(mask: Array | None) -> None:
-        part = product(x, y).view(z.dtype)
+    def code(mask: Mask) -> None:
         extra = carry.astype(z.dtype) if takes else z.dtype.type(0)
-        result = part + z + extra
-        out = (result < part) | ((result == part) & (extra != 0) & (z != 0))
-        where = True if mask is None else mask
-        np.copyto(target, result, where=where, casting="unsafe")
+        result, out = _with_carry(product(x, y).view(z.dtype), z, extra)
+        store(target, result, mask)
         if sets:
-            np.copyto(carry, out, where=where)
+            store(carry, out, mask)
 
     return code
 
@@ -186,17 +142,17 @@ def _product(instr: Instr) -> tuple[Callable[[Array, Array], Array], str]:
 @rule("div")
 def div(decoder: Decoder, instr: Instr) -> Code:
     """Division toward zero; by zero gives all ones, as the hardware's sequence does."""
-    if is_float(instr.type):
-        return floating.divide(decoder, instr)
     return binary(decoder, instr, _quotient)
 
 
 @rule("rem")
 def rem(decoder: Decoder, instr: Instr) -> Code:
     """Remainder with the sign of the dividend; by zero gives the dividend."""
-    return binary(
-        decoder, instr, lambda a, b: np.where(b == 0, a, np.fmod(a, np.where(b == 0, 1, b)))
-    )
+    return binary(decoder, instr, _remainder)
+
+
+def _remainder(a: Array, b: Array) -> Array:
+    return np.where(b == 0, a, np.fmod(a, np.where(b == 0, 1, b)))
 
 
 def _quotient(a: Array, b: Array) -> Array:
@@ -207,27 +163,15 @@ def _quotient(a: Array, b: Array) -> Array:
     return np.where(b == 0, ~a.dtype.type(0), q)
 
 
-@rule("abs")
-def absolute(decoder: Decoder, instr: Instr) -> Code:
-    """Absolute value; of the least integer, itself."""
-    if is_float(instr.type):
-        return floating.sign_op(decoder, instr)
-    return unary(decoder, instr, np.abs)
-
-
-@rule("neg")
-def negate(decoder: Decoder, instr: Instr) -> Code:
-    """Negation, wrapping."""
-    if is_float(instr.type):
-        return floating.sign_op(decoder, instr)
-    return unary(decoder, instr, np.negative)
+@rule("abs", "neg")
+def sign(decoder: Decoder, instr: Instr) -> Code:
+    """Absolute value and negation, wrapping."""
+    return unary(decoder, instr, np.abs if instr.op == "abs" else np.negative)
 
 
 @rule("min", "max")
 def minmax(decoder: Decoder, instr: Instr) -> Code:
     """Minimum or maximum; .relu clamps signed results at zero."""
-    if is_float(instr.type):
-        return floating.minmax(decoder, instr)
     op = np.minimum if instr.op == "min" else np.maximum
     if "relu" in instr.mods:
         return binary(decoder, instr, lambda a, b: np.maximum(op(a, b), 0).astype(a.dtype))
@@ -237,9 +181,7 @@ def minmax(decoder: Decoder, instr: Instr) -> Code:
 @rule("sad")
 def sad(decoder: Decoder, instr: Instr) -> Code:
     """d = |a - b| + c."""
-    d, a, b, c = instr.operands
-    target = decoder.dst(d, instr.type, instr.scope)
-    x, y, z = (decoder.src(o, instr.type, instr.scope) for o in (a, b, c))
+    target, x, y, z = bind(decoder, instr, *[instr.type] * 4)
     return assign(target, lambda: np.where(x < y, y - x, x - y) + z)
 
 
@@ -249,16 +191,13 @@ def dot_product(decoder: Decoder, instr: Instr) -> Code:
     types = [m for m in instr.mods if m in ("u32", "s32")]
     if len(types) != 2:
         raise Unsupported(f"{instr.op} with these types")
-    d, a, b, c = instr.operands
-    signed = "s32" in types
-    target = decoder.dst(d, "s32" if signed else "u32", instr.scope)
-    x, y = decoder.src(a, "u32", instr.scope), decoder.src(b, "u32", instr.scope)
-    z = decoder.src(c, "s32" if signed else "u32", instr.scope)
-    bytes_y: Array = y.view(np.int8 if types[1] == "s32" else np.uint8).reshape(-1, 4)
+    wide = "s32" if "s32" in types else "u32"
+    target, x, y, z = bind(decoder, instr, wide, "u32", "u32", wide)
+    left_kind, right_kind = ("i" if ty == "s32" else "u" for ty in types)
+    right: Array = y.view(f"{right_kind}1").reshape(-1, 4)
     if instr.op == "dp4a":
-        left: Array = x.view(np.int8 if types[0] == "s32" else np.uint8).reshape(-1, 4)
-        right = bytes_y
+        left: Array = x.view(f"{left_kind}1").reshape(-1, 4)
     else:
-        left = x.view(np.int16 if types[0] == "s32" else np.uint16).reshape(-1, 2)
-        right = bytes_y[:, 2:] if "hi" in instr.mods else bytes_y[:, :2]
+        left = x.view(f"{left_kind}2").reshape(-1, 2)
+        right = right[:, 2:] if "hi" in instr.mods else right[:, :2]
     return assign(target, lambda: (left.astype(np.int64) * right).sum(axis=1) + z.astype(np.int64))

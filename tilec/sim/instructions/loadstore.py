@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilec.sim.assign import assign, store
+from tilec.sim.decode import Decoder
 from tilec.sim.errors import Fault, Unsupported
-from tilec.sim.instructions.table import rule
-from tilec.sim.memory import (
-    GLOBAL_BASE,
-    LOCAL_WINDOW,
-    PARAM_WINDOW,
-    SHARED_WINDOW,
-    Space,
-)
-from tilec.sim.ptx import TYPE_BYTES
+from tilec.sim.instructions.common import parts
+from tilec.sim.machine import Array, Code, Mask
+from tilec.sim.memory import GLOBAL_BASE, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Space
+from tilec.sim.ptx import TYPE_BYTES, Instr, Operand
+from tilec.sim.rules import rule
 
-if TYPE_CHECKING:
-    from tilec.sim.decode import Decoder
-    from tilec.sim.machine import Code, Mask
-    from tilec.sim.ptx import Instr, Operand, Scope
-
-Array = np.ndarray[Any, Any]
 Piece = tuple[Space, Array | None, Array]
 """Part of an access: its space, the lanes (None: all, in order) and their byte offsets."""
 Locate = Callable[["Mask", int, bool], list[Piece]]
@@ -47,52 +37,42 @@ def raw(ty: str) -> str:
     return ty if ty[0] in "sub" and "f" not in ty else f"b{8 * TYPE_BYTES[ty]}"
 
 
-def address(decoder: Decoder, operand: Operand, scope: Scope) -> tuple[str | None, Any]:
+def address(decoder: Decoder, operand: Operand) -> tuple[str | None, Callable[[], Array]]:
     """The space of a named variable (None for registers), and a function giving addresses."""
     base, offset = operand.items[0], operand.value
-    if base.kind == "imm":
-        return None, decoder.constant(base.value + offset, np.uint64)
-    array = decoder.register(base.name, scope)
+    array = None if base.kind == "imm" else decoder.register(base.name)
     if array is None:
-        space, at = decoder.symbol(base.name, scope)
-        return space, decoder.constant(at + base.value + offset, np.uint64)
+        space, at = (None, 0) if base.kind == "imm" else decoder.symbol(base.name)
+        fixed = decoder.constant(at + base.value + offset, np.uint64)
+        return space, lambda: fixed
     if offset == 0:
-        return None, array
+        return None, lambda: array
     plus = array.dtype.type(offset & ((1 << 8 * array.dtype.itemsize) - 1))
     return None, lambda: array + plus
 
 
-def locator(decoder: Decoder, operand: Operand, space: str, scope: Scope) -> Locate:
+def locator(decoder: Decoder, operand: Operand, space: str) -> Locate:
     """Checks an access and splits it by space; `mask` gives the active threads."""
-    named, addresses = address(decoder, operand, scope)
-    if named is not None and (space != "generic"):
+    named, get = address(decoder, operand)
+    if named is not None and space != "generic":
         space = named
     elif named is not None and named != "global":
         raise Unsupported("a generic access that names a variable")
-    get = addresses if callable(addresses) else (lambda: addresses)
-    if space != "generic":
-        target = decoder.spaces[space]
+    fixed = None if space == "generic" else decoder.spaces[space]
 
-        def locate(mask: Mask, width: int, writing: bool) -> list[Piece]:
-            lanes = None if mask is None else np.flatnonzero(mask)
-            values = get() if lanes is None else get()[lanes]
-            return [(target, lanes, target.offsets(values, width, lanes, writing))]
-
-        return locate
-
-    def locate_generic(mask: Mask, width: int, writing: bool) -> list[Piece]:
+    def locate(mask: Mask, width: int, writing: bool) -> list[Piece]:
         lanes = None if mask is None else np.flatnonzero(mask)
         values = get() if lanes is None else get()[lanes]
-        if int(values.min()) >= GLOBAL_BASE:
-            return [(decoder.arena, lanes, decoder.arena.offsets(values, width, lanes, writing))]
-        return _split(decoder, values, lanes, width, writing)
+        target = fixed or (decoder.arena if int(values.min()) >= GLOBAL_BASE else None)
+        if target is None:
+            return _split(decoder, values, lanes, width, writing)
+        return [(target, lanes, target.offsets(values, width, lanes, writing))]
 
-    return locate_generic
+    return locate
 
 
-def _split(
-    decoder: Decoder, values: Array, lanes: Array | None, width: int, writing: bool
-) -> list[Piece]:
+def _split(decoder: Decoder, values: Array, lanes: Array | None, width: int,
+           writing: bool) -> list[Piece]:
     """The pieces of a generic access whose lanes reach different spaces."""
     pieces: list[Piece] = []
     regions = values >> values.dtype.type(40)
@@ -107,9 +87,7 @@ def _split(
         elif int(mine.min()) < GLOBAL_BASE:
             raise Fault(
                 f"{'store to' if writing else 'read of'} address {int(mine[0]):#x}, which no "
-                "memory has (a null or stray pointer)",
-                int(who[0]),
-            )
+                "memory has (a null or stray pointer)", int(who[0]))
         pieces.append((space, who, space.offsets(mine, width, who, writing)))
     return pieces
 
@@ -126,12 +104,11 @@ def ld(decoder: Decoder, instr: Instr) -> Code:
     if ty == "b128":
         raise Unsupported("128-bit scalar loads")
     d, a = instr.operands[:2]
-    parts = d.items if d.kind == "vec" else (d,)
-    targets = [decoder.dst(o, ty, instr.scope) for o in parts]
+    targets = [decoder.dst(o, ty) for o in parts(d)]
     space = space_of(instr)
-    if space == "param" and (uniform := _uniform(decoder, instr, a)) is not None:
+    if space == "param" and (uniform := _uniform(decoder, a)) is not None:
         return _load_uniform(decoder, targets, uniform, ty)
-    locate = locator(decoder, a, space, instr.scope)
+    locate = locator(decoder, a, space)
     width = TYPE_BYTES[ty]
     kind = np.dtype(f"int{8 * width}") if ty[0] == "s" else None
     shift, total = width.bit_length() - 1, width * count
@@ -140,8 +117,7 @@ def ld(decoder: Decoder, instr: Instr) -> Code:
         for memory, lanes, offsets in locate(mask, total, False):
             view = memory.views[width]
             index = offsets >> offsets.dtype.type(shift)
-            values = [view[index if i == 0 else index + offsets.dtype.type(i)]
-                      for i in range(count)]  # fmt: skip
+            values = [view[index if i == 0 else index + index.dtype.type(i)] for i in range(count)]
             for target, value in zip(targets, values, strict=True):
                 value = value if kind is None else value.view(kind)
                 if lanes is None:
@@ -152,12 +128,12 @@ def ld(decoder: Decoder, instr: Instr) -> Code:
     return code
 
 
-def _uniform(decoder: Decoder, instr: Instr, operand: Operand) -> int | None:
+def _uniform(decoder: Decoder, operand: Operand) -> int | None:
     """The offset of a kernel parameter that is named directly; None for other addresses."""
     base = operand.items[0]
-    if base.kind == "imm" or decoder.register(base.name, instr.scope) is not None:
+    if base.kind == "imm" or decoder.register(base.name) is not None:
         return None
-    space, at = decoder.symbol(base.name, instr.scope)
+    space, at = decoder.symbol(base.name)
     return at + operand.value if space == "param" else None
 
 
@@ -167,10 +143,8 @@ def _load_uniform(decoder: Decoder, targets: list[Array], offset: int, ty: str) 
     if offset < 0 or offset + width * len(targets) > decoder.param.size:
         raise Unsupported("a load outside the kernel's parameters")
     kind = np.dtype(f"{'int' if ty[0] == 's' else 'uint'}{8 * width}")
-    pieces = [
-        decoder.param.bytes[offset + i * width : offset + (i + 1) * width].view(kind)
-        for i in range(len(targets))
-    ]
+    pieces = [decoder.param.bytes[offset + i * width : offset + (i + 1) * width].view(kind)
+              for i in range(len(targets))]
 
     def code(mask: Mask) -> None:
         for target, piece in zip(targets, pieces, strict=True):
@@ -187,9 +161,8 @@ def st(decoder: Decoder, instr: Instr) -> Code:
         raise Unsupported("128-bit scalar stores")
     a, b = instr.operands[:2]
     ty = "b" + ty[1:]
-    parts = b.items if b.kind == "vec" else (b,)
-    sources = [decoder.src(o, ty, instr.scope) for o in parts]
-    locate = locator(decoder, a, space_of(instr), instr.scope)
+    sources = [decoder.src(o, ty) for o in parts(b)]
+    locate = locator(decoder, a, space_of(instr))
     width = TYPE_BYTES[ty]
     shift, total = width.bit_length() - 1, width * count
 
@@ -198,8 +171,7 @@ def st(decoder: Decoder, instr: Instr) -> Code:
             view = memory.views[width]
             index = offsets >> offsets.dtype.type(shift)
             for i, source in enumerate(sources):
-                where = index if i == 0 else index + offsets.dtype.type(i)
-                view[where] = source if lanes is None else source[lanes]
+                view[index + index.dtype.type(i)] = source if lanes is None else source[lanes]
 
     return code
 
@@ -213,6 +185,6 @@ def prefetch(decoder: Decoder, instr: Instr) -> Code:
 @rule("createpolicy")
 def createpolicy(decoder: Decoder, instr: Instr) -> Code:
     """A cache policy: a value that only cache hints read."""
-    target = decoder.dst(instr.operands[0], "b64", instr.scope)
+    target = decoder.dst(instr.operands[0], "b64")
     policy = decoder.constant(0x1000000000000000, np.uint64)
     return assign(target, lambda: policy)

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
 from tilec.sim.assign import assign, store
+from tilec.sim.decode import Decoder
 from tilec.sim.errors import Unsupported
-from tilec.sim.instructions.table import rule
-from tilec.sim.memory import (
-    GLOBAL_BASE,
-    LOCAL_WINDOW,
-    PARAM_WINDOW,
-    SHARED_WINDOW,
-    WINDOW_BYTES,
-)
+from tilec.sim.instructions.common import bind
+from tilec.sim.machine import Array, Code, Mask
+from tilec.sim.memory import GLOBAL_BASE, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from tilec.sim.ptx import Instr
+from tilec.sim.rules import rule
 
-if TYPE_CHECKING:
-    from tilec.sim.decode import Decoder
-    from tilec.sim.machine import Code, Mask
-    from tilec.sim.ptx import Instr
-
-Array = np.ndarray[Any, Any]
 WINDOWS = {
     "shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "global": 0, "const": 0,
-}  # fmt: skip
+}
 """What cvta adds to an address of each space to make it generic."""
-
-_UINT = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-
 
 @rule("mov")
 def mov(decoder: Decoder, instr: Instr) -> Code:
@@ -42,10 +29,10 @@ def mov(decoder: Decoder, instr: Instr) -> Code:
         return _unpack(decoder, instr)
     if a.kind == "vec":
         return _pack(decoder, instr)
-    target = decoder.dst(d, ty, instr.scope)
+    target = decoder.dst(d, ty)
     if a.kind == "reg" and a.name in ("%clock", "%clock64", "%globaltimer", "%clock_hi"):
         return _clock(decoder, target)
-    source = decoder.src(a, ty, instr.scope)
+    source = decoder.src(a, ty)
     return assign(target, lambda: source)
 
 
@@ -65,9 +52,9 @@ def _pack(decoder: Decoder, instr: Instr) -> Code:
     d, a = instr.operands
     bits = int(instr.type[1:])
     part = bits // len(a.items)
-    sources = [decoder.src(o, f"b{part}", instr.scope) for o in a.items]
-    target = decoder.dst(d, instr.type, instr.scope)
-    kind = _UINT[bits]
+    sources = [decoder.src(o, f"b{part}") for o in a.items]
+    target = decoder.dst(d, instr.type)
+    kind = target.dtype.type
 
     def compute() -> Array:
         result = sources[0].astype(kind)
@@ -83,13 +70,11 @@ def _unpack(decoder: Decoder, instr: Instr) -> Code:
     d, a = instr.operands
     bits = int(instr.type[1:])
     part = bits // len(d.items)
-    source = decoder.src(a, instr.type, instr.scope)
-    targets = [
-        (i, decoder.dst(o, f"b{part}", instr.scope))
-        for i, o in enumerate(d.items)
-        if o.kind != "sink"
-    ]
-    kind, mask_bits = _UINT[bits], _UINT[bits]((1 << part) - 1)
+    source = decoder.src(a, instr.type)
+    targets = [(i, decoder.dst(o, f"b{part}"))
+               for i, o in enumerate(d.items) if o.kind != "sink"]
+    kind = source.dtype.type
+    mask_bits = kind((1 << part) - 1)
 
     def code(mask: Mask) -> None:
         value = source.copy()
@@ -105,13 +90,12 @@ def cvta(decoder: Decoder, instr: Instr) -> Code:
     space = next((s for m in instr.mods if (s := m.partition("::")[0]) in WINDOWS), None)
     if space is None:
         raise Unsupported("cvta of this space")
-    d, a = instr.operands
+    a = instr.operands[1]
     ty = "u64" if instr.type.endswith("64") else "u32"
-    target = decoder.dst(d, ty, instr.scope)
-    source = decoder.src(a, ty, instr.scope)
+    target, source = bind(decoder, instr, ty, ty)
     window = WINDOWS[space]
-    if a.kind in ("reg", "sym") and decoder.register(a.name, instr.scope) is None:
-        window = WINDOWS[decoder.symbol(a.name, instr.scope)[0]]
+    if a.kind in ("reg", "sym") and decoder.register(a.name) is None:
+        window = WINDOWS[decoder.symbol(a.name)[0]]
     if "to" in instr.mods:
         return assign(target, lambda: source - np.uint64(window))
     return assign(target, lambda: source + np.uint64(window))
@@ -121,9 +105,7 @@ def cvta(decoder: Decoder, instr: Instr) -> Code:
 def isspacep(decoder: Decoder, instr: Instr) -> Code:
     """Whether a generic address lies in the window of a space."""
     space = instr.mods[0].partition("::")[0]
-    d, a = instr.operands
-    target = decoder.dst(d, "pred", instr.scope)
-    address = decoder.src(a, "u64", instr.scope)
+    target, address = bind(decoder, instr, "pred", "u64")
     low = WINDOWS[space]
     if space in ("global", "const"):
         writable = space == "global"
@@ -131,8 +113,7 @@ def isspacep(decoder: Decoder, instr: Instr) -> Code:
 
         def inside(value: int) -> bool:
             owner = arena.owner(value)
-            constant = owner is not None and owner.constant
-            return value >= GLOBAL_BASE and constant != writable
+            return value >= GLOBAL_BASE and (owner is None or not owner.constant) == writable
 
         def compute() -> Array:
             return np.array([inside(value) for value in address.tolist()])
@@ -144,10 +125,7 @@ def isspacep(decoder: Decoder, instr: Instr) -> Code:
 @rule("mapa")
 def mapa(decoder: Decoder, instr: Instr) -> Code:
     """The address of a shared variable in CTA 0 of a one-CTA cluster: itself."""
-    d, a, rank = instr.operands
-    target = decoder.dst(d, instr.type, instr.scope)
-    source = decoder.src(a, instr.type, instr.scope)
-    cta = decoder.src(rank, "u32", instr.scope)
+    target, source, cta = bind(decoder, instr, instr.type, instr.type, "u32")
 
     def compute() -> Array:
         if np.count_nonzero(cta):

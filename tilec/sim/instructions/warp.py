@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilec.sim.assign import store
+from tilec.sim.decode import Decoder
 from tilec.sim.errors import Unsupported
 from tilec.sim.floats import canonical
 from tilec.sim.instructions.bits import bit_count
-from tilec.sim.instructions.table import rule
+from tilec.sim.instructions.common import bind, bind_pair
+from tilec.sim.machine import Array, Code, Machine, Mask
+from tilec.sim.ptx import Instr
+from tilec.sim.rules import rule
 
-if TYPE_CHECKING:
-    from tilec.sim.decode import Decoder
-    from tilec.sim.machine import Code, Machine, Mask
-    from tilec.sim.ptx import Instr
-
-Array = np.ndarray[Any, Any]
 _FIVE = np.uint32(31)
 
 
@@ -29,28 +27,23 @@ def shfl(decoder: Decoder, instr: Instr) -> Code:
     if "sync" not in instr.mods or not mode:
         raise Unsupported("shfl without .sync")
     d, a, b, c, members = instr.operands
-    pair = d.items if d.kind == "pair" else (d,)
-    target = decoder.dst(pair[0], "b32", instr.scope)
-    flag = decoder.dst(pair[1], "pred", instr.scope) if len(pair) > 1 else None
-    x, offset, clamp = (decoder.src(o, "b32", instr.scope) for o in (a, b, c))
+    target, flag = bind_pair(decoder, d, "b32")
+    x, offset, clamp = (decoder.src(o, "b32") for o in (a, b, c))
     machine = decoder.machine
-    fixed = None
-    if b.kind == "imm" and c.kind == "imm":
-        fixed = shuffle_sources(machine, mode, offset, clamp)
+    constant = b.kind == c.kind == "imm"
+    fixed = shuffle_sources(machine, mode, offset, clamp) if constant else None
 
     def body(mask: Mask) -> None:
         source, inside = fixed or shuffle_sources(machine, mode, offset, clamp)
-        value = x[source]
-        store(target, value, mask)
+        store(target, x[source], mask)
         if flag is not None:
             store(flag, inside, mask)
 
-    return decoder.synced(decoder.src(members, "b32", instr.scope), body)
+    return decoder.synced(decoder.src(members, "b32"), body)
 
 
-def shuffle_sources(
-    machine: Machine, mode: str, offset: Array, clamp: Array
-) -> tuple[Array, Array]:
+def shuffle_sources(machine: Machine, mode: str, offset: Array,
+                    clamp: Array) -> tuple[Array, Array]:
     """For every lane the lane it reads, and whether that was in range (else it reads itself)."""
     lane = machine.lane
     b, c = offset & _FIVE, clamp & _FIVE
@@ -79,9 +72,9 @@ def vote(decoder: Decoder, instr: Instr) -> Code:
     if not mode:
         raise Unsupported("vote without .sync")
     d, a, members = instr.operands
-    flag = decoder.pred(a, instr.scope)
-    mask_of = decoder.src(members, "b32", instr.scope)
-    target = decoder.dst(d, "b32" if mode == "ballot" else "pred", instr.scope)
+    flag = decoder.pred(a)
+    mask_of = decoder.src(members, "b32")
+    target = decoder.dst(d, "b32" if mode == "ballot" else "pred")
     machine = decoder.machine
 
     def body(mask: Mask) -> None:
@@ -104,7 +97,7 @@ def vote(decoder: Decoder, instr: Instr) -> Code:
 @rule("activemask")
 def activemask(decoder: Decoder, instr: Instr) -> Code:
     """The lanes of the warp that execute this together."""
-    target = decoder.dst(instr.operands[0], "b32", instr.scope)
+    target = decoder.dst(instr.operands[0], "b32")
     machine = decoder.machine
     return lambda mask: store(target, machine.warp_bits(machine.full(mask))[machine.warp], mask)
 
@@ -113,10 +106,8 @@ def activemask(decoder: Decoder, instr: Instr) -> Code:
 def elect(decoder: Decoder, instr: Instr) -> Code:
     """Choose the lowest member lane: its number, and a predicate true there alone."""
     d, members = instr.operands
-    mask_of = decoder.src(members, "b32", instr.scope)
-    parts = d.items if d.kind == "pair" else (d,)
-    target = decoder.dst(parts[0], "b32", instr.scope)
-    flag = decoder.dst(parts[1], "pred", instr.scope) if len(parts) > 1 else None
+    mask_of = decoder.src(members, "b32")
+    target, flag = bind_pair(decoder, d, "b32")
     machine = decoder.machine
 
     def body(mask: Mask) -> None:
@@ -137,26 +128,22 @@ def _by_mask(machine: Machine, mask: Mask, mask_of: Array, each: Callable[[Array
         each(active[keys == key])
 
 
+_REDUX: dict[str, Any] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
+    "or": np.bitwise_or, "xor": np.bitwise_xor,
+}
+_FLOAT_REDUX: dict[str, Any] = {"min": np.fmin, "max": np.fmax}
+
+
 @rule("redux")
 def redux(decoder: Decoder, instr: Instr) -> Code:
     """Reduce over the member lanes: add, min, max, and, or, xor; min and max of f32 too."""
     mode, ty = instr.mods[1], instr.type
-    d, a, members = instr.operands
-    x = decoder.src(a, ty, instr.scope)
-    mask_of = decoder.src(members, "b32", instr.scope)
-    target = decoder.dst(d, ty, instr.scope)
-    machine = decoder.machine
-    floats: dict[str, Any] = {"min": np.fmin, "max": np.fmax}
-    integers: dict[str, Any] = {
-        "add": np.add, "min": np.minimum, "max": np.maximum,
-        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    }  # fmt: skip
-    if ty == "f32":
-        op = floats[mode] if "NaN" not in instr.mods else integers[mode]
-    else:
-        op = integers[mode]
+    target, x, mask_of = bind(decoder, instr, ty, ty, "b32")
+    op = (_FLOAT_REDUX if ty == "f32" and "NaN" not in instr.mods else _REDUX)[mode]
     absolute = "abs" in instr.mods
-    everyone = members.kind == "imm" and bool((mask_of == 0xFFFFFFFF).all())
+    machine = decoder.machine
+    everyone = instr.operands[2].kind == "imm" and bool((mask_of == 0xFFFFFFFF).all())
 
     def body(mask: Mask) -> None:
         values = np.abs(x) if absolute else x.copy()
@@ -178,11 +165,9 @@ def match(decoder: Decoder, instr: Instr) -> Code:
     """Lanes with an equal value: match.any their mask, match.all the members' mask or 0."""
     mode = instr.mods[0]
     d, a, members = instr.operands
-    x = decoder.src(a, instr.type, instr.scope)
-    mask_of = decoder.src(members, "b32", instr.scope)
-    parts = d.items if d.kind == "pair" else (d,)
-    target = decoder.dst(parts[0], "b32", instr.scope)
-    flag = decoder.dst(parts[1], "pred", instr.scope) if len(parts) > 1 else None
+    x = decoder.src(a, instr.type)
+    mask_of = decoder.src(members, "b32")
+    target, flag = bind_pair(decoder, d, "b32")
     machine = decoder.machine
 
     def body(mask: Mask) -> None:

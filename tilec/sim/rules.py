@@ -1,4 +1,4 @@
-"""The instruction table: one small rule per opcode, registered by decorator."""
+"""The instruction tables: one small rule per opcode, registered by decorator."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 RULES: dict[str, Rule] = {}
 """First word of an instruction -> rule that turns it into code once, before the kernel runs."""
+FLOAT_RULES: dict[str, Rule] = {}
+"""Rules of opcodes that integers share, where the instruction's type is a float type."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def rule(*names: str, table: dict[str, Rule] = RULES) -> Callable[[Rule], Rule]:
     """Register a rule for these opcodes."""
 
     def register(function: Rule) -> Rule:
-        for name in names:
-            RULES[name] = function
+        table.update(dict.fromkeys(names, function))
         return function
 
     return register

@@ -1,0 +1,122 @@
+"""Writes the Figures section of README.md from the newest result file of each benchmark:
+`python -m benchmarks.figures`. Says of every row where a peer is faster.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+from benchmarks.common import RESULTS, ROOT, table
+
+SECTION = re.compile(r"(?<=^## Figures\n\n).*?(?=^## )", re.M | re.S)
+TIE = 0.99  # at or above this share of a peer's speed, neither is called faster
+PEERS = {"Triton": ("Triton", "Triton, reloading", "Triton, two passes"),
+         "torch.compile": ("torch.compile",), "torch": ("torch",)}
+
+
+class Result:
+    """One result file: its name, versions, and the rows of its table as dicts by header."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        text = path.read_text(encoding="utf-8")
+        self.versions = text.split("\n\n")[1].partition(". ")[2].rstrip(".")
+        lines = [[c.strip() for c in line.strip("|\n").split("|")]
+                 for line in text.splitlines() if line.startswith("|")]
+        self.rows = [dict(zip(lines[0], row, strict=True)) for row in lines[2:]]
+
+    def __str__(self) -> str:
+        name = f"benchmarks/results/{self.path.name}"
+        return f"[{self.path.stem}]({name}), {self.versions}"
+
+
+def newest(name: str, folder: Path = RESULTS) -> Result | None:
+    """The newest result of a benchmark; of one day's, the one from a GPU machine."""
+    found = sorted(folder.glob(f"????-??-??-{name}*.md"),
+                   key=lambda p: (p.stem[:10], p.stem.endswith(name)))
+    return Result(found[-1]) if found else None
+
+
+def number(cell: str) -> float | None:
+    """The number that a cell begins with, if any: "4401 (block 1024, 8 warps)" is 4401."""
+    found = re.match(r"[\d.]+", cell)
+    return float(found[0]) if found else None
+
+
+def prose(text: str) -> str:
+    """A paragraph as the README breaks its lines."""
+    return textwrap.fill(text, 108, break_long_words=False, break_on_hyphens=False)
+
+
+def memory_bound(result: Result) -> str:
+    """GB/s beside each peer at its best, and a sentence on the rows where one is faster."""
+    rows, slower = [], []
+    for row in result.rows:
+        ours = number(row["tilec"])
+        assert ours is not None
+        ratios = [row["tilec / copy"]]
+        for peer, columns in PEERS.items():
+            best = max((v for c in columns if (v := number(row.get(c, ""))) is not None),
+                       default=None)
+            ratios.append("" if best is None else f"{ours / best:.2f}")
+            if best is not None and ours / best < TIE:
+                slower.append(f"{row['kernel']} ({ours / best:.2f} x {peer})")
+        rows.append([row["kernel"], f"{ours:.0f}", *ratios])
+    verdict = f"A peer is faster at {', '.join(slower)}." if slower else \
+        "At no shape is a peer more than 1 % faster."
+    head = ["kernel", "GB/s", "/ copy", *(f"/ {peer}" for peer in PEERS)]
+    intro = prose(f"**Memory-bound kernels**: tilec's useful traffic, over that of a device copy "
+                  f"and of each peer at its best of all variants and options (more is better). "
+                  f"{result}.")
+    return f"{intro}\n\n{table(head, rows)}\n\n{prose(verdict)}\n"
+
+
+def compile_time(result: Result) -> str:
+    """Milliseconds beside Triton."""
+    head = ["kernel", "what", "tilec", "Triton", "tilec / Triton"]
+    rows = [[row.get(h, "") for h in head] for row in result.rows]
+    intro = prose(f"**Compile time** in ms (less is better). {result}.")
+    return f"{intro}\n\n{table(head, rows)}\n"
+
+
+def launch(result: Result) -> str:
+    """Microseconds beside Triton and torch."""
+    head = ["call", "us", "/ Triton"]
+    rows = [[row[h] for h in head] for row in result.rows]
+    ours = next(number(row["us"]) for row in result.rows if row["call"].startswith("tilec"))
+    faster = [row["call"] for row in result.rows if (number(row["us"]) or 0.0) < (ours or 0.0)]
+    verdict = f"\nFaster than tilec: {', '.join(f'`{c}`' for c in faster)}.\n" if faster else ""
+    intro = prose(f"**Host time of a launch** in us (less is better). {result}.")
+    return f"{intro}\n\n{table(head, rows)}\n{verdict}"
+
+
+def interpreter(result: Result) -> str:
+    """Milliseconds beside Triton's interpreter."""
+    head = ["kernel", "tilec", "Triton", "Triton / tilec"]
+    rows = [[row[h] for h in head] for row in result.rows]
+    intro = prose(f"**The interpreter** in ms a launch, beside Triton's. {result}.")
+    return f"{intro}\n\n{table(head, rows)}\n"
+
+
+def section(folder: Path = RESULTS) -> str:
+    """The text of the section."""
+    parts = ["Each table is of one run, with the peers measured beside tilec in it. `make bench` "
+             "measures and\n`python -m benchmarks.figures` writes this section.\n"]
+    for name, show in (("memory_bound", memory_bound), ("launch", launch),
+                       ("compile_time", compile_time), ("interpreter", interpreter)):
+        result = newest(name, folder)
+        if result is not None:
+            parts.append(show(result))
+    return "\n".join(parts) + "\n"
+
+
+def main() -> None:
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(SECTION.sub(lambda _: section(), text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

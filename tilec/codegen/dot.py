@@ -1,0 +1,208 @@
+"""Lowering of dots: mma.sync on fragments in registers, or fused multiply-adds.
+
+A coordinate is a register's constant part plus a thread's part, and the layouts of a dot's operands
+give a thread the same part of every coordinate they share; so only constant parts are matched here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilec.codegen.casts import fp8_to_f16, to_f32
+from tilec.codegen.context import CodeGen, fragment_of, lower
+from tilec.codegen.emit import Reg, llvm_element
+from tilec.codegen.memory import live_register
+from tilec.codegen.shape import Coords, by_coords
+from tilec.errors import CompilationError
+from tilec.ir import ops
+from tilec.ir.core import Value
+from tilec.ir.fragment import Fragment
+from tilec.ir.layouts import Mma
+from tilec.ir.mma import MmaInstruction, instruction_of
+from tilec.ir.types import layout_of, scalar_of
+
+
+@lower(ops.Dot)
+def _dot(cg: CodeGen, op: ops.Dot) -> None:
+    layout, instruction = layout_of(op.result.type), instruction_of(op)
+    if isinstance(layout, Mma):
+        if instruction is None or (instruction.m, instruction.n) != layout.instr_shape:
+            raise CompilationError(f"no tensor core instruction multiplies {op.a.type} by "
+                                   f"{op.b.type} into {op.result.type}", op.loc,
+                                   "give the result a blocked layout")
+        out = _by_tensor_cores(cg, op, instruction)
+    else:
+        out = _by_multiply_adds(cg, op)
+    cg.set(op.result, out)
+
+
+# ---- tensor cores
+@dataclass(frozen=True)
+class _Words:
+    """An operand as registers of the instruction: `at` maps the constant coordinates of a word's
+    first element to its place in `parts`; more than one part for a value split into several."""
+
+    at: dict[Coords, int]
+    parts: tuple[list[Reg], ...]
+    k_dim: int
+
+    def starts(self, limit: int) -> list[int]:
+        """Where words begin along k, below its extent."""
+        return sorted({c[self.k_dim] for c in self.at if c[self.k_dim] < limit})
+
+
+def _by_tensor_cores(cg: CodeGen, op: ops.Dot, instruction: MmaInstruction) -> Reg:
+    frag = fragment_of(op.result)
+    a, b = (_words(cg, op, v, instruction, k) for v, k in ((op.a, -1), (op.b, -2)))
+    sums = _Sums(cg, cg.whole(op.c), frag, instruction)
+    extent = fragment_of(op.a).shape[-1]
+    starts = a.starts(extent)
+    assert starts == b.starts(extent), "the operands of a dot hold different k"
+    # Small terms first; three products stand for one of twice the precision.
+    terms = ((1, 0), (0, 1), (0, 0)) if len(a.parts) > 1 else ((0, 0),)
+    zero = cg.e.const(0, a.parts[0][0].elem)
+    for first in range(0, len(starts), instruction.words):
+        ks = starts[first:first + instruction.words]
+        none = [zero] * (instruction.words - len(ks))
+        for *batch, row, col in sums.tiles:
+            rows = (row,) if instruction.m == 8 else (row, row + 8)
+            for pa, pb in terms:
+                left = [a.parts[pa][a.at[at]] if (at := (*batch, r, k)) in a.at else zero
+                        for k in ks for r in rows] + none * len(rows)
+                right = [b.parts[pb][b.at[*batch, k, col]] for k in ks] + none
+                sums.add((*batch, row, col), left, right)
+    return sums.result()
+
+
+def _words(cg: CodeGen, op: ops.Dot, value: Value, instruction: MmaInstruction, k_dim: int
+           ) -> _Words:
+    e, frag, width = cg.e, fragment_of(value), instruction.word
+    element = scalar_of(value.type)
+    x = cg.whole(value)
+    if element.bits == 8 and element.is_float:
+        x = fp8_to_f16(cg, x, element.name)
+    x = _without_dead(cg, x, frag, len(frag.shape) + k_dim)
+    if element.bits == 32:
+        parts = _tf32(cg, x, op.input_precision == "tf32x3")
+    elif width == 1:
+        parts = (e.lane_list(x),)
+    else:
+        parts = (e.lane_list(e.bitcast(x, "i32", x.n // width if x.n > width else 0)),)
+    at = {c: r // width for c, r in by_coords(frag).items() if r % width == 0}
+    return _Words(at, parts, k_dim)
+
+
+def _without_dead(cg: CodeGen, x: Reg, frag: Fragment, k_dim: int) -> Reg:
+    """Zeros beyond the extent of k, where anything may lie, an infinity too."""
+    if k_dim not in frag.padded_dims:
+        return x
+    live = [live_register(cg, frag, r, (k_dim,)) or cg.e.const(True, "i1")
+            for r in range(frag.num_registers)]
+    return cg.e.select(cg.e.build(live), x, cg.e.const(0, x.elem, x.n))
+
+
+def _tf32(cg: CodeGen, x: Reg, split: bool) -> tuple[list[Reg], ...]:
+    """f32 lanes rounded to tf32, and if `split` what that drops, rounded too."""
+    e = cg.e
+
+    def rounded(v: Reg) -> Reg:
+        return e.call("llvm.nvvm.f2tf32.rna", "i32", 0, (v,))
+
+    lanes = e.lane_list(x)
+    big = [rounded(v) for v in lanes]
+    if not split:
+        return (big,)
+    small = []
+    for v, top in zip(lanes, big, strict=True):
+        # An infinity leaves no rest; inf - inf would be NaN.
+        wide = e.bitcast(top, "float", 0)
+        size = e.generic("fabs", wide)
+        finite = e.compare("one", size, e.const(float("inf"), "float"))
+        small.append(rounded(e.select(finite, e.binary("fsub", v, wide), e.const(0.0, "float"))))
+    return big, small
+
+
+class _Sums:
+    """The accumulators while instructions add to them, in the registers that these want."""
+
+    def __init__(self, cg: CodeGen, c: Reg, frag: Fragment, instruction: MmaInstruction) -> None:
+        self.e, self.instruction, self.frag = cg.e, instruction, frag
+        self.elem = c.elem
+        places = by_coords(frag)
+        rows = (0,) if instruction.m == 8 else (0, 8)
+        lanes = cg.e.lane_list(c)
+        self.registers: dict[Coords, list[int | None]] = {}
+        self.values: dict[Coords, list[Reg]] = {}
+        columns = 2 if frag.pow2[-1] > 1 else 1  # else neighbours are parts of an odd extent
+        for *batch, row, col in places:
+            if row & 8 and instruction.m == 16 or col % columns:
+                continue
+            wanted = [places.get((*batch, row + r, col + n)) if n < columns else None
+                      for r in rows for n in (0, 1)]
+            here = (*batch, row, col)
+            self.registers[here] = wanted
+            held = [cg.e.const(0, self.elem) if r is None else lanes[r] for r in wanted]
+            self.values[here] = self._packed(held)
+        self.tiles = tuple(self.registers)
+
+    def _packed(self, held: Sequence[Reg]) -> list[Reg]:
+        if self.elem != "half":
+            return list(held)
+        e = self.e
+        return [e.bitcast(e.build(held[i:i + 2]), "i32", 0) for i in range(0, len(held), 2)]
+
+    def add(self, tile: Coords, left: Sequence[Reg], right: Sequence[Reg]) -> None:
+        """One instruction."""
+        values = self.values[tile]
+        counts = [len(values), len(left), len(right), len(values)]
+        start, groups = 0, []
+        for n in counts:
+            groups.append("{" + ", ".join(f"${i}" for i in range(start, start + n)) + "}")
+            start += n
+        kinds = {"float": "f", "double": "d", "i32": "r"}
+        ins = [*left, *right, *values]
+        constraints = ",".join([*(f"={kinds[v.elem]}" for v in values),
+                                *(kinds[v.elem] for v in ins)])
+        # Lanes of a warp act together: without `convergent` LLVM may move it into a branch.
+        self.values[tile] = self.e.asm(
+            f"{self.instruction.name} {', '.join(groups)};", constraints, ins,
+            [v.elem for v in values], effects=False, convergent=True)
+
+    def result(self) -> Reg:
+        """The fragment."""
+        out: dict[int, Reg] = {}
+        for tile, registers in self.registers.items():
+            values = self.values[tile]
+            if self.elem == "half":
+                values = [h for v in values
+                          for h in self.e.lane_list(self.e.bitcast(v, "half", 2))]
+            out.update((r, v) for r, v in zip(registers, values, strict=True) if r is not None)
+        return self.e.build([out[r] for r in range(self.frag.num_registers)])
+
+
+# ---- multiply-adds
+def _by_multiply_adds(cg: CodeGen, op: ops.Dot) -> Reg:
+    """One step for each k, on all results at once; f16 sums are carried in f32."""
+    e, target = cg.e, scalar_of(op.c.type)
+    frag, a, b = fragment_of(op.result), fragment_of(op.a), fragment_of(op.b)
+    elem = llvm_element(target) if target.bits >= 32 or target.is_int else "float"
+    total = cg.whole(op.c)
+    if target.is_float:
+        total = e.convert("fpext", total, elem)
+    lefts, rights = (_widened(cg, v, elem) for v in (op.a, op.b))
+    rows, columns = by_coords(a), by_coords(b)
+    places = sorted(by_coords(frag).items(), key=lambda item: item[1])
+    for k in sorted({c[-1] for c in rows if c[-1] < a.shape[-1]}):
+        x = e.gather(lefts, [rows[*at[:-1], k] for at, _ in places])
+        y = e.gather(rights, [columns[*at[:-2], k, at[-1]] for at, _ in places])
+        total = e.generic("fma", x, y, total) if target.is_float else \
+            e.binary("add", total, e.binary("mul", x, y))
+    return e.convert("fptrunc", total, llvm_element(target)) if target.is_float else total
+
+
+def _widened(cg: CodeGen, value: Value, elem: str) -> Reg:
+    x, element = cg.whole(value), scalar_of(value.type)
+    if element.is_int:
+        return cg.e.resize(x, elem, element.is_signed)
+    return to_f32(cg, x, element.name) if elem == "float" else x

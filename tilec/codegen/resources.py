@@ -1,0 +1,101 @@
+"""What a kernel needs of a target, judged before any code is generated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilec.errors import OutOfResources
+from tilec.ir import ops
+from tilec.ir.core import Func, Module, Op, Value
+from tilec.ir.remarks import recorded, remark
+from tilec.ir.scratch import tile_fragment
+from tilec.ir.types import Scalar, Tensor
+from tilec.target import Target
+
+REGISTERS_OF_SM = 65536
+
+
+def check_resources(module: Module, target: Target) -> None:
+    """OutOfResources for more threads or shared memory than a CTA can have. Registers are but
+    estimated, and may spill: too many make a remark."""
+    threads = module.num_warps * target.warp_size
+    if threads > target.max_threads:
+        raise OutOfResources("threads", threads, target.max_threads,
+                             f"  {module.num_warps} warps of {target.warp_size} threads",
+                             module.funcs[0].loc)
+    shared = int(module.attributes.get("shared", 0))
+    if shared > target.max_shared:
+        raise OutOfResources("shared memory", shared, target.max_shared, loc=module.funcs[0].loc)
+    if recorded():
+        limit = min(target.max_registers, REGISTERS_OF_SM // threads,
+                    int(module.attributes.get("maxnreg", 0)) or target.max_registers)
+        for func in module.funcs:
+            most, op = peak_registers(func)
+            if op is not None and most > limit:
+                remark(op, "pressure", f"tiles hold about {most} registers a thread here, of "
+                       f"{limit}: expect spills; smaller tiles or more warps hold fewer",
+                       registers=most, limit=limit)
+
+
+def peak_registers(func: Func) -> tuple[int, Op | None]:
+    """The most registers a thread that hold data at once, and the op at which they do.
+
+    Data are tiles that were loaded, and what is computed of them; addresses, masks and constants
+    mostly fold into instructions and are left out. Values live from their op to their last use in
+    the order of the text, those used in a loop until its end.
+    """
+    order = list(func.walk())
+    number = {op: i for i, op in enumerate(order)}
+    change: dict[int, int] = {}
+    for value, start in _data(order):
+        last = max((number[_at_level(value, user)] for user in value.users), default=start)
+        size = _registers(value)
+        change[start] = change.get(start, 0) + size
+        change[last + 1] = change.get(last + 1, 0) - size
+    most, live, at = 0, 0, None
+    for i in sorted(change):
+        live += change[i]
+        if live > most:
+            most, at = live, order[min(i, len(order) - 1)]
+    return most, at
+
+
+def _data(order: list[Op]) -> Iterator[tuple[Value, int]]:
+    """Tiles of data, each with the number of the op at which it begins."""
+    data: set[Value] = set()
+    for i, op in enumerate(order):
+        sources = isinstance(op, ops.Load | ops.SharedLoad | ops.Dot)
+        for block in op.regions:
+            for arg in block.args:
+                # A carried accumulator: the value before the loop is the same registers.
+                if _is_float_tile(arg):
+                    data.add(arg)
+                    yield arg, i
+        for r in op.results:
+            if isinstance(r.type, Tensor) and not isinstance(op, ops.Constant | ops.ControlFlow) \
+                    and (sources or any(v in data for v in op.operands)):
+                data.add(r)
+                yield r, i
+
+
+def _is_float_tile(value: Value) -> bool:
+    t = value.type
+    return isinstance(t, Tensor) and isinstance(t.element, Scalar) and t.element.is_float
+
+
+def _at_level(value: Value, user: Op) -> Op:
+    """The op around `user` in the block where the value is made."""
+    block = value.op.parent if value.op is not None else value.owner
+    while user.parent is not block:
+        around = user.parent.parent_op if user.parent is not None else None
+        if around is None:
+            return user
+        user = around
+    return user
+
+
+def _registers(value: Value) -> int:
+    t = value.type
+    assert isinstance(t, Tensor)
+    bits = t.element.bits if isinstance(t.element, Scalar) else 64
+    return -(-tile_fragment(t).num_registers * bits // 32)

@@ -1,0 +1,113 @@
+"""Interpreter rules of shared memory: buffers, views, asynchronous copies, barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilec.eval.dtypes import dtype_of
+from tilec.interp.buffers import Buffer, View
+from tilec.interp.control import defined
+from tilec.interp.effects import MemoryAccess
+from tilec.interp.frame import Data, Frame
+from tilec.interp.machine import Machine, interp_rules
+from tilec.interp.memory import AccessError
+from tilec.interp.shadow import destroy_others, touch
+from tilec.ir import ops
+from tilec.ir.buffers import stage_bytes
+from tilec.ir.types import MemDesc
+
+
+@interp_rules(ops.AllocShared)
+def _(m: Machine, frame: Frame, op: ops.AllocShared) -> None:
+    t = op.result.type
+    assert isinstance(t, MemDesc)
+    shape = (len(frame), t.stages, *t.tile_shape)
+    data = np.zeros(shape, dtype_of(t)), np.ones(shape, bool)
+    buffer = Buffer(frame, data, op.offset, stage_bytes(t))
+    m.buffers[op.result] = View(buffer, frame, np.zeros(1, np.int64), tuple(range(t.layout.rank)))
+
+
+@interp_rules(ops.MemdescIndex)
+def _(m: Machine, frame: Frame, op: ops.MemdescIndex) -> None:
+    whole = m.buffers[op.buffer]
+    index = defined(m, frame, op, op.index, "the index of this buffer").astype(np.int64)
+    stages = whole.buffer.array.shape[1]
+    bad = (index < 0) | (index >= stages)
+    if bad.any():
+        raise m.error(op, f"the index is {index[bad][0]}, there are {stages} buffers")
+    m.buffers[op.result] = View(whole.buffer, frame, index, whole.order)
+
+
+@interp_rules(ops.MemdescTrans)
+def _(m: Machine, frame: Frame, op: ops.MemdescTrans) -> None:
+    view = m.buffers[op.buffer]
+    order = tuple(view.order[d] for d in op.order)
+    m.buffers[op.result] = View(view.buffer, view.home, view.stage, order)
+
+
+@interp_rules(ops.SharedStore)
+def _(m: Machine, frame: Frame, op: ops.SharedStore) -> None:
+    view = m.buffers[op.buffer]
+    _drift(m)
+    touch(m, frame, op, view, True)
+    _destroy_others(m, frame, view)
+    view.write(frame, frame.get(op.value))
+
+
+@interp_rules(ops.SharedLoad)
+def _(m: Machine, frame: Frame, op: ops.SharedLoad) -> Sequence[Data]:
+    view = m.buffers[op.buffer]
+    _drift(m)
+    touch(m, frame, op, view, False)
+    return (view.read(frame),)
+
+
+@interp_rules(ops.Barrier)
+def _(m: Machine, frame: Frame, op: ops.Barrier) -> None:
+    if m.shadow is not None:
+        m.shadow.barrier(frame)
+
+
+# -- asynchronous copies ----------------------------------------------------------------------
+
+@interp_rules(ops.AsyncCopy)
+def _(m: Machine, frame: Frame, op: ops.AsyncCopy) -> None:
+    assert m.copies is not None
+    access, view = MemoryAccess(m, frame, op, None), m.buffers[op.buffer]
+    try:
+        array = m.memory.load(access.address, access.active, dtype_of(op.buffer.type), access.who)
+    except AccessError as e:
+        raise access.failed(e) from None
+    if access.active is not None:
+        array = np.where(access.active, array, np.zeros(1, array.dtype))
+    _drift(m)
+    touch(m, frame, op, view, True)
+    _destroy_others(m, frame, view)
+    m.copies.begin(frame, op, view, array)
+
+
+@interp_rules(ops.AsyncCommit)
+def _(m: Machine, frame: Frame, op: ops.AsyncCommit) -> None:
+    assert m.copies is not None
+    m.copies.commit(frame)
+
+
+@interp_rules(ops.AsyncWait)
+def _(m: Machine, frame: Frame, op: ops.AsyncWait) -> None:
+    assert m.copies is not None
+    ended = m.copies.wait(frame, op.pending)
+    if m.shadow is not None:
+        m.shadow.landed(ended)
+    _drift(m)
+
+
+def _drift(m: Machine) -> None:
+    assert m.copies is not None
+    m.copies.drift()
+
+
+def _destroy_others(m: Machine, frame: Frame, view: View) -> None:
+    for low, high, part in view.bytes(frame):
+        destroy_others(m, frame.narrow(part), view.buffer, low, high)

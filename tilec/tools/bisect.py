@@ -1,0 +1,170 @@
+"""tilec-bisect: find the first pass, or step of code generation, that changes a result."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tilec.codegen.llvm import emit_ptx
+from tilec.compiler import PIPELINE, Compiled, Options, PassFailure, Stage, stage_level, stages
+from tilec.errors import InternalError, IRError, TilecError, ToolError
+from tilec.ir.core import Module
+from tilec.ir.parser import parse
+from tilec.ir.printer import print_module
+from tilec.ir.verifier import verify
+from tilec.passes.base import Pass, parse_pipeline
+from tilec.runtime.aot import specialized
+from tilec.target import DEFAULT, Target
+from tilec.tools.case import Case
+from tilec.tools.compile import load, split_signature
+from tilec.tools.run import add_launch_options, argument, grid_of
+
+
+class Change(NamedTuple):
+    """Where a result changes. step: "pass `cse`" or the like; passes: in pipeline text, empty for
+    code generation; before: the module that it is given."""
+
+    number: int
+    step: str
+    passes: str
+    what: str
+    before: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console entry; exit status 0 if no step changes the result, 1 if one does, 2 with a
+    message on stderr if the input cannot be run."""
+    args = _parser().parse_args(argv)
+    try:
+        module = _module(args)
+        target = Target.parse(args.target or str(module.attributes.get("target", DEFAULT)))
+        case = Case(args.func, [argument(text) for text in args.arg], grid_of(args.grid), args.seed,
+                    args.rtol, args.atol)
+        found = bisect(module, target, case, args.passes)
+        if found is None:
+            print("tilec-bisect: no step changes the result")
+            return 0
+        path, command = _write(found, module, args)
+    except (TilecError, OSError) as e:
+        print(f"tilec-bisect: {e}", file=sys.stderr)
+        return 2
+    print(f"tilec-bisect: {found.step} changes the result: {found.what}\n"
+          f"its input is in {path}; to see it again:\n  {command}")
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tilec-bisect", description=__doc__)
+    parser.add_argument("file", metavar="FILE.tir|FILE.py:KERNEL")
+    add_launch_options(parser)
+    parser.add_argument("--signature", help="of FILE.py:KERNEL, as in tilec-compile")
+    parser.add_argument("--num-warps", type=int, default=4, help="of FILE.py:KERNEL")
+    parser.add_argument("--num-stages", type=int, default=3, help="of FILE.py:KERNEL")
+    parser.add_argument("--target", default=None, help=f"(default: the module's, or {DEFAULT})")
+    parser.add_argument("--passes", help="run these passes, not the pipeline from the file's level")
+    parser.add_argument("--rtol", type=float, default=None, help="relative error that floats may "
+                        "have (default: 32 units of the last place, 2 for 8 and 16 bits)")
+    parser.add_argument("--atol", type=float, default=None, help="absolute error that they may "
+                        "have (default: RTOL times the largest element)")
+    parser.add_argument("-o", "--output", default=".", metavar="DIR",
+                        help="where the input of the step at fault is left")
+    return parser
+
+
+def _module(args: argparse.Namespace) -> Module:
+    """The module to start from. Raises TilecError."""
+    file, _, name = args.file.rpartition(":")
+    if file.endswith(".py"):
+        if args.signature is None:
+            raise ToolError(f"{args.file} needs its --signature")
+        fn = load(Path(file), name)
+        signature, constexprs = split_signature(fn, args.signature)
+        return specialized(fn, signature, constexprs, args.target, num_warps=args.num_warps,
+                           num_stages=args.num_stages).build()
+    if not args.file.endswith(".tir"):
+        raise ToolError(f"{args.file}: expected a .tir file or FILE.py:KERNEL")
+    module = parse(Path(args.file).read_text(), args.file)
+    verify(module)
+    return module
+
+
+def bisect(module: Module, target: Target, case: Case, passes: str | None = None) -> Change | None:
+    """The first step after which the result changes, None if none does; prints a line for each.
+
+    module: is transformed. passes: to run instead of the pipeline from the module's level on.
+    Raises ToolError if the kernel fails on this input as it is.
+    """
+    chosen = [s.run for s in PIPELINE] if passes is None else parse_pipeline(passes)
+    made = Compiled(target, Options())
+    want: list[Any] | None = None
+    before = llir = ""
+    number = 0
+    try:
+        for number, name, level, content in _steps(module, target, passes, chosen, made):
+            if level == "llir":
+                llir = str(content)
+                continue
+            assert not isinstance(content, bytes)
+            if want is None:
+                want = case.run(content)
+            what = case.change(want, content, made.shared)
+            print(f"{number:02} {name:28} {level:8} {'CHANGED' if what else 'same'}")
+            if what and level == "ptx":
+                plain = emit_ptx(llir, target, opt_level=0, isolated=True)
+                blamed = "llir" if case.change(want, plain, made.shared) else "ptx"
+                return Change(number, f"code generation ({blamed})", "", what, before)
+            if what:
+                return Change(number, f"pass `{name}`", str(chosen[number - 1]), what, before)
+            if isinstance(content, Module):
+                before = print_module(content, locations=True)
+    except PassFailure as e:
+        if e.index <= len(chosen):
+            at = chosen[e.index - 1]
+            return Change(e.index, f"pass `{at.name}`", str(at), str(e), before)
+        return Change(e.index, "code generation", "", str(e), before)
+    except (InternalError, IRError) as e:  # what passes raise is a PassFailure
+        return Change(number, "code generation", "", str(e), before)
+    return None
+
+
+def _steps(module: Module, target: Target, passes: str | None, chosen: Sequence[Pass],
+           made: Compiled) -> Iterator[Stage]:
+    start = next(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
+    if passes is not None:
+        yield Stage(0, "input", module.level, module)
+        for i, p in enumerate(chosen, 1):
+            try:
+                p.run(module)
+                verify(module)
+            except Exception as e:
+                raise PassFailure(i, f"pass `{p.name}`", e) from e
+            yield Stage(i, p.name, module.level, module)
+        if module.level != "lowered":
+            return
+        start = len(PIPELINE)
+    for stage in stages(module, target, start=start, stop_at="ptx", keep=made, verify_all=True):
+        if passes is None or stage.number > start:
+            yield stage
+
+
+def _write(found: Change, module: Module, args: argparse.Namespace) -> tuple[Path, str]:
+    """Leave the reproducer; its path and the command that shows the change."""
+    folder = Path(args.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = found.passes.partition("{")[0] or "codegen"
+    path = folder / f"{module.funcs[0].name}-before-{found.number:02}-{name}.tir"
+    words = ["tilec-bisect", str(path), f"--passes={found.passes}", f"--grid={args.grid}"]
+    words += [f"--arg={a}" for a in args.arg]
+    words += [f"--{k}={getattr(args, k)}" for k in ("func", "seed", "target", "rtol", "atol")
+              if getattr(args, k) not in (None, "")]
+    command = shlex.join(words)
+    path.write_text(f"// {command}\n{found.before}")
+    return path, command
+
+
+if __name__ == "__main__":
+    sys.exit(main())
