@@ -111,3 +111,87 @@ def rms_norm_kernel(x_ptr, w_ptr, out_ptr, rstd_ptr, n_cols, eps, BLOCK: tl.cons
     else:
         tl.store(out_ptr + row * n_cols + cols, y, mask=cols < n_cols)
     tl.store(rstd_ptr + row, rstd)
+
+
+@triton.jit
+def matmul_kernel(a_ptr, b_ptr, c_ptr, M, N, K, a_m, b_k, c_m, BM: tl.constexpr,
+                  BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
+    pid = tl.program_id(0)
+    across = tl.cdiv(N, BN)
+    pid_m, pid_n = tl.swizzle2d(pid // across, pid % across, tl.cdiv(M, BM), across, GROUP)
+    rm = pid_m * BM + tl.arange(0, BM)
+    rn = pid_n * BN + tl.arange(0, BN)
+    rk = tl.arange(0, BK)
+    a = a_ptr + rm[:, None] * a_m + rk[None, :]
+    b = b_ptr + rk[:, None] * b_k + rn[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a, mask=(rm[:, None] < M) & (rk[None, :] < K - k), other=0.0)
+        y = tl.load(b, mask=(rk[:, None] < K - k) & (rn[None, :] < N), other=0.0)
+        acc = tl.dot(x, y, acc)
+        a += BK
+        b += BK * b_k
+    tl.store(c_ptr + rm[:, None] * c_m + rn[None, :], acc.to(c_ptr.dtype.element_ty),
+             mask=(rm[:, None] < M) & (rn[None, :] < N))
+
+
+def matmul(a, b, c, block, warps, stages):
+    (m, k), n = a.shape, b.shape[1]
+    grid = (triton.cdiv(m, block[0]) * triton.cdiv(n, block[1]),)
+    matmul_kernel[grid](a, b, c, m, n, k, a.stride(0), b.stride(0), c.stride(0), BM=block[0],
+                        BN=block[1], BK=block[2], GROUP=8, num_warps=warps, num_stages=stages)
+
+
+@triton.jit
+def attend(acc, top, total, q, k_ptr, v_ptr, lo, hi, rows, stride, n_ctx, scale,
+           BN: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr):
+    dims = tl.arange(0, D)
+    for start in range(lo, hi, BN):
+        cols = start + tl.arange(0, BN)
+        k = tl.load(k_ptr + cols[:, None] * stride + dims[None, :])
+        v = tl.load(v_ptr + cols[:, None] * stride + dims[None, :])
+        s = tl.dot(q, tl.trans(k)) * (scale * 1.4426950408889634)
+        if MASKED:
+            valid = (cols < n_ctx)[None, :]
+            if CAUSAL:
+                valid = valid & (rows[:, None] >= cols[None, :])
+            s = tl.where(valid, s, -1.0e30)
+        new_top = tl.maximum(top, tl.max(s, 1))
+        p = tl.exp2(s - new_top[:, None])
+        rescale = tl.exp2(top - new_top)
+        total = total * rescale + tl.sum(p, 1)
+        acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None])
+        top = new_top
+    return acc, top, total
+
+
+@triton.jit
+def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr, n_ctx, stride, head_stride, scale,
+                     BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr):
+    """Needs n_ctx divisible by BM and BN."""
+    head = tl.program_id(1).to(tl.int64) * head_stride
+    block = tl.num_programs(0) - 1 - tl.program_id(0) if CAUSAL else tl.program_id(0)
+    rows = block * BM + tl.arange(0, BM)
+    dims = tl.arange(0, D)
+    at = rows[:, None] * stride + dims[None, :]
+    q = tl.load(q_ptr + head + at)
+    acc = tl.zeros((BM, D), tl.float32)
+    top = tl.full((BM,), -1.0e30, tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    whole = n_ctx
+    end = n_ctx
+    if CAUSAL:
+        whole = block * BM // BN * BN
+        end = (block + 1) * BM
+    acc, top, total = attend(acc, top, total, q, k_ptr + head, v_ptr + head, 0, whole, rows, stride,
+                             n_ctx, scale, BN, D, False, CAUSAL)
+    acc, top, total = attend(acc, top, total, q, k_ptr + head, v_ptr + head, whole, end, rows,
+                             stride, n_ctx, scale, BN, D, True, CAUSAL)
+    tl.store(out_ptr + head + at, (acc / total[:, None]).to(q.dtype))
+
+
+def attention(q, k, v, out, causal, block, warps, stages):
+    heads, n_ctx, d = q.shape
+    attention_kernel[(triton.cdiv(n_ctx, block[0]), heads)](
+        q, k, v, out, n_ctx, d, n_ctx * d, d**-0.5, BM=block[0], BN=block[1], D=d, CAUSAL=causal,
+        num_warps=warps, num_stages=stages)

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16,
-         "int32": np.int32, "int64": np.int64, "uint8": np.uint8}
+         "int8": np.int8, "int32": np.int32, "int64": np.int64, "uint8": np.uint8}
 
 
 @functools.cache

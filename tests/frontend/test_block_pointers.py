@@ -156,3 +156,15 @@ def test_block_shape_may_not_change_in_a_loop():
                    "    tl.store(p, 0)\n")
     with pytest.raises(CompilationError, match=r"block pointer to int32\[8, 8\].*\[8, 16\]"):
         build(fn, {"x": "*i32", "n": "i32"})
+
+
+@pytest.mark.parametrize("level", ["tile", "gpu", "lowered", "ptx"])
+def test_every_level(level, rng):
+    kernel = tilec.compile(move, {"src": "*fp16:16", "dst": "*fp16:16", "M": "i32", "N": "i32"},
+                           {"BM": 16, "BN": 24, "PAD": "zero"}, num_warps=2)
+    src = rng.standard_normal((13, 50)).astype(np.float16)
+    dst = np.full((16, 72), 7, np.float16)
+    kernel.run([src, dst, 13, 50], (1,), level=level)
+    want = np.zeros((16, 72), np.float16)
+    want[:13, :50] = src
+    np.testing.assert_array_equal(dst, want)

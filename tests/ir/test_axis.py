@@ -10,7 +10,7 @@ from tilec.ir import ops
 from tilec.ir.axis import AxisAnalysis, AxisInfo, low_bit
 from tilec.ir.core import Block, Builder, Func, Value
 from tilec.ir.parser import parse
-from tilec.ir.types import Pointer, Tensor, f32, i1, i32, i64, shape_of
+from tilec.ir.types import Pointer, Tensor, f32, i1, i32, i64, shape_of, u32
 
 
 class Maker:
@@ -147,3 +147,12 @@ def test_a_loop_weakens_what_its_step_breaks() -> None:
 
 def test_low_bit() -> None:
     assert [low_bit(n) for n in (1, 2, 12, -8, 0)] == [1, 2, 4, 8, 1 << 30]
+
+
+def test_constants_of_an_unsigned_difference_that_wraps_are_not_claimed() -> None:
+    block = Block([])
+    builder = Builder(block)
+    one, two = (builder.emit(ops.Constant(value=n, types=[u32])) for n in (1, 2))
+    down, up = builder.emit(ops.Sub(one, two)), builder.emit(ops.Sub(two, one))
+    analysis = AxisAnalysis(Func("f", block))
+    assert analysis.get(down).constant is None and analysis.get(up).constant == 1

@@ -102,10 +102,10 @@ def test_register_coords_split_constants_from_the_thread():
                             thread = [t ^ b for t, b in zip(thread, basis, strict=True)]
                 place = places[register]
                 at = tuple(
-                    b + (x ^ t) for b, x, t in zip(place.base, place.xor, thread, strict=True)
+                    c + t for c, t in zip(place, thread, strict=True)
                 )
                 assert at == held.coords(register, lane, warp)
-                assert not any(x & t for x, t in zip(place.xor, thread, strict=True))
+                assert not any(c & t for c, t in zip(place, thread, strict=True))
 
 
 def test_odd_parts_are_the_slowest_registers():
@@ -113,7 +113,7 @@ def test_odd_parts_are_the_slowest_registers():
     assert (held.odd, held.pow2, held.num_registers) == ((1, 5), (128, 32), 160)
     assert held.odd_offsets == ((0, 0), (0, 32), (0, 64), (0, 96), (0, 128))
     # One wgmma of n = 160: register 4j+i holds column block j in every odd part.
-    rows_0_63 = [r for r in range(160) if held.register_coords[r].xor[0] < 64]
+    rows_0_63 = [r for r in range(160) if held.register_coords[r][0] < 64]
     blocks = [held.coords(r, 0, 0)[1] // 8 for r in rows_0_63]
     assert blocks == [j for j in range(20) for _ in range(4)]
 

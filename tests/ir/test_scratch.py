@@ -4,6 +4,7 @@ import pytest
 
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder
+from tilec.ir.fragment import fragment
 from tilec.ir.layouts import Blocked, Slice
 from tilec.ir.scratch import move_plan, move_scratch, reduce_plan, scratch_bytes
 from tilec.ir.types import Tensor, f32, i8, i32
@@ -34,6 +35,25 @@ def test_reduce_plan_lists_members_by_coordinate() -> None:
     plan = reduce_plan(Tensor((8, 96), i32, ROWS), 1)
     assert plan.lanes == (0, 1, 2) and plan.warps == ()
     assert plan.members == (tuple(range(12)),) and plan.elements == 8
+
+
+@pytest.mark.parametrize("shape", [(4, 16, 5), (8, 6, 12), (2, 8, 3), (16, 10, 7), (64, 17, 4)])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("layout", [Blocked((1, 1, 1), (2, 16, 1), (2, 1, 1), (2, 1, 0)),
+                                    Blocked((1, 2, 1), (4, 2, 4), (1, 2, 1), (0, 2, 1))])
+def test_reduce_plan_gives_every_result_one_place(shape, axis, layout) -> None:
+    """The place of a register plus the XOR of the places of the thread's bits."""
+    plan, frag = reduce_plan(Tensor(shape, f32, layout), axis), fragment(shape, layout)
+    places: dict[tuple[int, ...], int] = {}
+    for thread in range(64):
+        at = 0
+        for bit, place in enumerate(plan.thread_places):
+            at ^= place if thread >> bit & 1 else 0
+        for registers, base in zip(plan.members, plan.places, strict=True):
+            result = list(frag.coords(registers[0], thread % 32, thread // 32))
+            del result[axis]
+            assert places.setdefault(tuple(result), base + at) == base + at
+    assert sorted(places.values()) == list(range(plan.elements))
 
 
 @pytest.mark.parametrize("other", [Blocked((4, 1), (8, 4), (1, 2), (0, 1)),

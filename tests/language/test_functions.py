@@ -388,7 +388,41 @@ def test_dot_refused():
         refused(lambda: tl.dot(a, b, acc=tl.zeros((16, 8), tl.float16)), "expected fp32[16, 8]")
         refused(lambda: tl.dot(a, b, out_dtype=tl.int32), "out_dtype")
         refused(lambda: tl.dot(a, b, input_precision="bf16x3"), "bf16x3")
-        assert tl.dot(a, b, allow_tf32=False).handle.op.input_precision == "ieee"
+        refused(lambda: tl.dot(a, b, input_precision="ieee", allow_tf32=True), "both")
+        refused(lambda: tl.dot(a, b, allow_tf32="no"), "allow_tf32")
+        refused(lambda: tl.dot(a, b, max_num_imprecise_acc=0.5), "max_num_imprecise_acc")
+        refused(lambda: tl.dot(a, b, acc=0), "the number 0")
+        half = tl.zeros((16, 8), tl.float16)
+        assert "out_dtype=tl.float16" in refused(lambda: tl.dot(a, b, half), "fp16").advice
+        refused(lambda: tl.dot(c.T, c, out_dtype=tl.float16), "expected fp32")
+        batch = tl.zeros((4, 16, 32), tl.float16)
+        refused(lambda: tl.dot(batch, tl.zeros((2, 32, 8), tl.float16)), "batch")
+        flags = tl.zeros((16, 16), tl.uint8)
+        refused(lambda: tl.dot(flags, flags), "uint8[16, 16]")
+
+
+@pytest.mark.parametrize("dtype, out_dtype, result", [
+    (tl.int8, None, tl.int32), (tl.int8, tl.int32, tl.int32), (tl.int8, tl.float32, tl.int32),
+    (tl.float64, None, tl.float64), (tl.float64, tl.float64, tl.float64),
+    (tl.float32, None, tl.float32), (tl.bfloat16, tl.float32, tl.float32),
+    (tl.float16, tl.float16, tl.float16), (tl.float8e5, tl.float16, tl.float16),
+    (tl.float8e4nv, None, tl.float32)])
+def test_dot_result(dtype, out_dtype, result):
+    with tracing(((16, 32), dtype), ((32, 16), dtype)) as (a, b):
+        given = {} if out_dtype is None else {"out_dtype": out_dtype}
+        assert tl.dot(a, b, **given).dtype == result
+        acc = tl.zeros((16, 16), result)
+        assert tl.dot(a, b, acc, max_num_imprecise_acc=32, **given).shape == (16, 16)
+        refused(lambda: tl.dot(a, b, out_dtype=tl.int8), "out_dtype")
+
+
+@pytest.mark.parametrize("options, precision", [
+    ({}, "tf32"), ({"allow_tf32": True}, "tf32"), ({"allow_tf32": False}, "ieee"),
+    ({"input_precision": "tf32x3"}, "tf32x3"), ({"input_precision": "ieee"}, "ieee"),
+    ({"input_precision": None, "allow_tf32": None}, "tf32")])
+def test_dot_precision(options, precision):
+    with tracing(((16, 32), tl.float32), ((32, 16), tl.float32)) as (a, b):
+        assert tl.dot(a, b, **options).handle.op.input_precision == precision
 
 
 def test_ranges():

@@ -684,3 +684,39 @@ def test_the_default_timer_gets_the_stream_and_the_times(gpu, monkeypatch):
     kernel[blocks](dx, dout, 100, stream=11)
     assert calls == [((5, 7), {"quantiles": (0.5, 0.2, 0.8), "stream": 11, "index": 0})] * 3
     assert np.array_equal(out, x + 1) and {c[3] for c in gpu.copies} == {11}
+
+
+def test_the_driver_calls(monkeypatch):
+    calls = []
+    results = {"cuEventElapsedTime": 1.5, "cuDeviceGetName": b"A GPU\0\0\0", "cuDeviceGet": "dev",
+               "cuDeviceGetAttribute": 50 << 20, "cuEventCreate": "event"}
+
+    def call(what, *args):
+        calls.append((what, *args))
+        return results.get(what)
+
+    class Driver:
+        class CUdevice_attribute:
+            CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE = "l2"
+
+        @staticmethod
+        def cuEventDestroy(event):
+            calls.append(("cuEventDestroy", event))
+
+    monkeypatch.setattr(device, "_call", call)
+    monkeypatch.setattr(device, "driver", lambda: Driver)
+    device.copy(16, 32, 8, 5)
+    device.copy(16, 32, 0, 5)
+    device.zero(16, 8, 5)
+    device.zero(16, 0, 5)
+    begin, end = device.Event(), device.Event()
+    begin.record(5)
+    assert end.since(begin) == 1.5
+    del begin
+    assert calls == [("cuMemcpyDtoDAsync", 16, 32, 8, 5), ("cuMemsetD8Async", 16, 0, 8, 5),
+                     ("cuEventCreate", 0), ("cuEventCreate", 0), ("cuEventRecord", "event", 5),
+                     ("cuEventElapsedTime", "event", "event"), ("cuEventDestroy", "event")]
+    for cached, value in ((device.name_of, "A GPU"), (device.l2_bytes, 50 << 20)):
+        cached.cache_clear()
+        assert cached(3) == value
+        cached.cache_clear()

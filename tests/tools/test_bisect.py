@@ -152,13 +152,16 @@ def test_a_broken_pass_is_named(file, monkeypatch, capsys, bug):
     assert capsys.readouterr().out.endswith("no step changes the result\n")
 
 
-SHARED = """
-    %r = tile.arange() {start = 0, end = 8} : tensor<8xi32>
-    %a = gpu.alloc_shared() : memdesc<8xi32, swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>>
+LAYOUT = ("blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], "
+          "order = [0]}>")
+BUFFER = "memdesc<8xi32, swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>>"
+SHARED = f"""
+    %r = tile.arange() {{start = 0, end = 8}} : tensor<8xi32, {LAYOUT}>
+    %a = gpu.alloc_shared() : {BUFFER}
     gpu.shared_store(%a, %r)
-    %v = gpu.shared_load(%a) : tensor<8xi32>
-    %os = tile.splat(%o) : tensor<8xptr<i32>>
-    %op = tile.addptr(%os, %r) : tensor<8xptr<i32>>
+    %v = gpu.shared_load(%a) : tensor<8xi32, {LAYOUT}>
+    %os = tile.splat(%o) : tensor<8xptr<i32>, {LAYOUT}>
+    %op = tile.addptr(%os, %r) : tensor<8xptr<i32>, {LAYOUT}>
     tile.store(%op, %v)
 """
 
@@ -174,6 +177,9 @@ def test_missing_barriers_are_found(tmp_path, monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "pass `insert_barriers` changes the result: it fails: " in text
     assert "with no barrier between them" in text
+    assert tool.main(shlex.split(text.splitlines()[-1])[1:]) == 1
+    assert "pass `insert_barriers` changes the result" in capsys.readouterr().out
+    assert tool.main([*words[:-1], "--passes=allocate_shared"]) == 0
 
 
 def broken_lowering(monkeypatch):
@@ -285,8 +291,9 @@ def test_what_does_not_fit_is_no_change(file, monkeypatch, capsys):
         raise OutOfResources("shared memory", 2, 1)
 
     plant(monkeypatch, AllocateShared, refuse)
-    assert run(file) == 2
-    assert "out of resource: shared memory" in capsys.readouterr().err
+    for more in ([], ["--passes=assign_layouts,allocate_shared"]):
+        assert run(file, *more) == 2
+        assert "out of resource: shared memory" in capsys.readouterr().err
 
 
 # -- comparing --------------------------------------------------------------------------------

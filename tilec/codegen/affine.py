@@ -28,7 +28,7 @@ def _arange(cg: CodeGen, op: ops.Arange) -> None:
     bits = op.start
     for basis in (*frag.lane_bases, *frag.warp_bases):
         bits |= basis[0]
-    registers = [place.base[0] + place.xor[0] for place in frag.register_coords]
+    registers = [at for at, in frag.register_coords]
     start = cg.e.int_op("add", thread, op.start)
     # The start's bits are disjoint from all others if no other place can set them.
     reach = (1 << (op.end - op.start - 1).bit_length()) - 1

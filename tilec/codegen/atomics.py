@@ -92,14 +92,11 @@ def _compare_and_swap(cg: CodeGen, op: ops.AtomicRmw, sem: str, pointer: Reg, va
     first = e.asm("ld.relaxed.gpu.global.b16 $0, [$1];", "=h,l", (pointer,), ("i16",))[0]
     e.jump(loop)
     e.start(loop)
-    name = e.name()
-    at = len(e.lines)
-    e.lines.append("")
-    old = Reg(name, "i16")
+    old, close = e.phi_later("i16", 0)
     total = e.binary("fadd", e.bitcast(old, "bfloat", 0), value)
     found = e.asm(f"atom.{sem}.{op.scope}.global.cas.b16 $0, [$1], $2, $3;", "=h,l,h,h",
                   (pointer, old, e.bitcast(total, "i16", 0)), ("i16",))[0]
-    e.lines[at] = (f"  {name} = phi i16 [ {first.ref}, %{enter} ], [ {found.ref}, %{loop} ]")
+    close((first, enter), (found, loop))
     e.branch(e.compare("eq", found, old), done, loop)
     e.start(done)
     return e.phi("i16", 0, [(e.const(0, "i16"), start), (found, loop)])

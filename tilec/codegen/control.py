@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilec.codegen.context import CodeGen, lower
-from tilec.codegen.emit import POINTER, Reg, type_text
+from tilec.codegen.emit import POINTER, Reg
 from tilec.codegen.values import Index, Tile, whole
 from tilec.ir import ops
 from tilec.ir.core import Block, Value
@@ -94,24 +94,6 @@ def _bind(value: Value, reg: Reg, form: Form, cg: CodeGen) -> None:
     cg.env[value] = Tile(reg, form.size, form.index, form.offset, form.zeros) if form.size else reg
 
 
-class _Phis:
-    """Phis at the head of a loop, written once their values from the latch are known."""
-
-    def __init__(self, cg: CodeGen, forms: Sequence[Form], values: Sequence[Reg], block: str
-                 ) -> None:
-        self.cg, self.block, self.values = cg, block, values
-        self.at = len(cg.e.lines)
-        self.regs = [Reg(cg.e.name(), f.elem, f.lanes) for f in forms]
-        cg.e.lines += [""] * len(forms)
-
-    def close(self, values: Sequence[Reg], block: str) -> None:
-        """Give the values that come around the loop."""
-        for i, (reg, first, again) in enumerate(zip(self.regs, self.values, values, strict=True)):
-            self.cg.e.lines[self.at + i] = (
-                f"  {reg.ref} = phi {type_text(reg.elem, reg.n)} [ {first.ref}, %{self.block} ], "
-                f"[ {again.ref}, %{block} ]")
-
-
 def _loop(cg: CodeGen, hint: str, init: Sequence[Reg | Tile], args: Sequence[Value],
           test: Callable[[], Reg], body: Callable[[], Sequence[Reg | Tile]]) -> None:
     """Write a loop: `args` hold `init`, then what `body` returns, as long as `test` holds.
@@ -140,15 +122,16 @@ def _write_loop(cg: CodeGen, hint: str, forms: list[Form], init: Sequence[Reg | 
     before = e.block
     e.jump(head)
     e.start(head)
-    phis = _Phis(cg, forms, first, before)
-    for arg, reg, form in zip(args, phis.regs, forms, strict=True):
+    phis = [e.phi_later(form.elem, form.lanes) for form in forms]
+    for arg, (reg, _), form in zip(args, phis, forms, strict=True):
         _bind(arg, reg, form, cg)
     e.branch(test(), inside, done)
     e.start(inside)
     last, weaker = _check(cg, body(), forms)
     if weaker is not None:
         return weaker
-    phis.close(last, e.block)
+    for (_, close), start, again in zip(phis, first, last, strict=True):
+        close((start, before), (again, e.block))
     e.jump(head)
     e.start(done)
     return None

@@ -69,9 +69,8 @@ def _print_value(cg: CodeGen, value: Value, prefix: str, as_hex: bool) -> None:
         live = live_register(cg, frag, r)
         if live == DEAD or is_copy(frag, r):
             continue
-        place = frag.register_coords[r]
-        at = [cg.e.int_op("add", cg.coordinate(frag, d), place.base[d] + place.xor[d])
-              for d in range(len(frag.shape))]
+        at = [cg.e.int_op("add", cg.coordinate(frag, d), c)
+              for d, c in enumerate(frag.register_coords[r])]
         pred = both(cg.e, owner(cg, frag), live)
         lane = cg.e.lane(held, r)
         with cg.e.when(pred, "print"):

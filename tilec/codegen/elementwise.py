@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -46,7 +47,7 @@ def run_index(frag: Fragment, constancy: tuple[int, ...]) -> Index:
     index = []
     for place in frag.register_coords:
         # The thread's part has none of the bits of a register's part.
-        run = tuple((b + x) >> s for b, x, s in zip(place.base, place.xor, shifts, strict=True))
+        run = tuple(map(operator.rshift, place, shifts))
         index.append(seen.setdefault(run, len(seen)))
     return tuple(index)
 

@@ -389,6 +389,17 @@ class Emit:
         shown = ", ".join(f"[ {v.ref}, %{block} ]" for v, block in sources)
         return self.new(f"phi {type_text(elem, n)} {shown}", elem, n)
 
+    def phi_later(self, elem: str, n: int) -> tuple[Reg, Callable[..., None]]:
+        """A phi at this place, and what to call with its sources once they are known."""
+        reg, at = Reg(self.name(), elem, n), len(self.lines)
+        self.lines.append("")
+
+        def close(*sources: tuple[Reg, str]) -> None:
+            shown = ", ".join(f"[ {v.ref}, %{block} ]" for v, block in sources)
+            self.lines[at] = f"  {reg.ref} = phi {reg.type} {shown}"
+
+        return reg, close
+
     def text_constant(self, text: str) -> Reg:
         """A pointer (generic address space) to a zero-terminated constant string."""
         data = text.encode() + b"\0"

@@ -14,7 +14,6 @@ from tilec.ir.core import Op
 from tilec.ir.ops.base import ScratchOp
 from tilec.ir.remarks import remark, shown
 from tilec.ir.scratch import move_plan, scratch_bytes
-from tilec.ir.swizzle import access_cost
 from tilec.ir.types import MemDesc, Tensor, pointee_of
 
 
@@ -24,7 +23,7 @@ def explain(cg: CodeGen) -> None:
         if isinstance(op, ops.Load | ops.Store | ops.AsyncCopy):
             _access(cg, op)
         elif isinstance(op, ops.ConvertLayout | ops.Reshape):
-            _conversion(op)
+            _conversion(cg, op)
         _buffer(op)
 
 
@@ -81,13 +80,16 @@ def _limit(cg: CodeGen, op: Op, size: int, width: int) -> tuple[str, int]:
     name = min(limits, key=lambda n: limits[n])
     if limits[name] > width:
         return "layout", width
-    if name == "alignment" and limits["contiguity"] == limits[name] and max(info.contiguity) == 1:
+    # Of equal bounds, alignment says little where runs are no longer, an odd extent where there are
+    # no runs.
+    if limits["contiguity"] == limits[name] and \
+            (name == "alignment" or name == "extent" and max(info.contiguity) == 1):
         name = "contiguity"
     return name, limits[name]
 
 
 # ---- conversions
-def _conversion(op: ops.ConvertLayout | ops.Reshape) -> None:
+def _conversion(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape) -> None:
     src, dst = op.x.type, op.result.type
     assert isinstance(src, Tensor) and isinstance(dst, Tensor)
     moves = move_plan(src, dst)
@@ -110,13 +112,16 @@ def _conversion(op: ops.ConvertLayout | ops.Reshape) -> None:
         return
     bits = 8 * src.element.bytes
     times = len(plan.repetitions) * len(moves.parts)
-    waves = times * (access_cost(plan.store, bits, plan.vec_store) +
-                     access_cost(plan.load, bits, plan.vec_load))
+    store = plan.store_route(bits, cg.target.sm >= 90)
+    load = plan.load_route(bits, True)
+    by = [name for name, route in (("stmatrix", store), ("ldmatrix", load)) if route.matrix]
+    waves = times * (store.cost[0] + load.cost[0])
     conflicts = max(plan.store_conflicts, plan.load_conflicts)
-    tail = f", bank conflicts {conflicts + 1}-way" if conflicts else ""
-    remark(op, "conversion", f"{head}through {plan.bytes} bytes of shared memory, {waves} "
-           f"wavefronts a warp{tail}{' each turn of the loop' if loop else ''}", how="shared",
-           bytes=plan.bytes, wavefronts=waves, conflicts=conflicts, **layouts)
+    remark(op, "conversion", f"{head}through {plan.bytes} bytes of shared memory"
+           f"{' by ' + ' and '.join(by) if by else ''}, {waves} wavefronts a warp"
+           f"{f', {conflicts + 1}-way bank conflicts' if conflicts else ''}"
+           f"{', each turn of the loop' if loop else ''}", how="shared", bytes=plan.bytes,
+           wavefronts=waves, conflicts=conflicts, **layouts)
 
 
 # ---- shared memory

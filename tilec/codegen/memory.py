@@ -47,12 +47,12 @@ def access_of(cg: CodeGen, op: Any, size: int) -> Access:
 def access_limits(cg: CodeGen, op: Any, size: int, dim: int) -> dict[str, int]:
     """What bounds the elements of a piece along a dimension, by the bound's name."""
     frag, info = fragment_of(op.ptr), cg.axis.get(op.ptr)
-    limits = {"size": MAX_BYTES // size, "contiguity": low_bit(info.contiguity[dim]),
-              "alignment": info.divisibility[dim] // size}
-    if op.mask is not None:
-        limits["mask"] = low_bit(cg.axis.get(op.mask).constancy[dim])
+    limits = {"size": MAX_BYTES // size, "alignment": max(1, info.divisibility[dim] // size)}
     if dim in frag.padded_dims:
         limits["extent"] = low_bit(frag.shape[dim])
+    limits["contiguity"] = low_bit(info.contiguity[dim])
+    if op.mask is not None:
+        limits["mask"] = low_bit(cg.axis.get(op.mask).constancy[dim])
     return limits
 
 
@@ -78,7 +78,7 @@ def live_register(cg: CodeGen, frag: Fragment, register: int,
     place = frag.register_coords[register]
     for dim in frag.padded_dims if dims is None else dims:
         bases = [b[dim] for b in (*frag.lane_bases, *frag.warp_bases)]
-        room = frag.shape[dim] - place.base[dim] - place.xor[dim]
+        room = frag.shape[dim] - place[dim]
         if room <= 0:
             return DEAD
         if room > sum(set(bases)):
@@ -278,7 +278,7 @@ class Lanes:
         return None if tile is None else self.of(tile.reg, tile.lane_of(i))
 
 
-def _plain(cg: CodeGen, value: Value | None) -> Tile | None:
+def plain(cg: CodeGen, value: Value | None) -> Tile | None:
     """A tile with its offsets added in."""
     if value is None:
         return None
@@ -295,7 +295,7 @@ def _load(cg: CodeGen, op: ops.Load) -> None:
         cg.env[op.result] = load_piece(cg, op, cg.scalar(op.ptr), 0, elem, 1, where, fill)
         return
     frag = fragment_of(op.result)
-    pointers, mask, other = cg.tile(op.ptr), _plain(cg, op.mask), _plain(cg, op.other)
+    pointers, mask, other = cg.tile(op.ptr), plain(cg, op.mask), plain(cg, op.other)
     access = access_of(cg, op, pointee_of(op.ptr.type).bytes)
     if access.width == 1:
         _load_distinct(cg, op, frag, elem, pointers, mask, other)
@@ -343,7 +343,7 @@ def _store(cg: CodeGen, op: ops.Store) -> None:
         store_piece(cg, op, cg.scalar(op.ptr), 0, cg.scalar(op.value), pred)
         return
     frag = fragment_of(op.ptr)
-    pointers, mask = cg.tile(op.ptr), _plain(cg, op.mask)
+    pointers, mask = cg.tile(op.ptr), plain(cg, op.mask)
     value = cg.whole(op.value)
     access = access_of(cg, op, pointee_of(op.ptr.type).bytes)
     lanes, mine = Lanes(cg.e), owner(cg, frag)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections.abc import Sequence
 from functools import partial
 
-from tilec.codegen.context import CodeGen, thread_columns
+from tilec.codegen.access import load_matrices, load_route, store_matrices, store_route
+from tilec.codegen.context import CodeGen
 from tilec.codegen.emit import Reg
 from tilec.codegen.memory import DEAD, both, is_copy, live_register, owner
 from tilec.codegen.shuffle import from_lane, map_words
 from tilec.ir.conversion import NoOp, Plan, Registers, Select, Shared, Shuffles
 from tilec.ir.fragment import Fragment
-from tilec.ir.linear import LinearLayout
-from tilec.ir.swizzle import split_offsets
 
 
 def execute(cg: CodeGen, plan: Plan, x: Reg, offset: int) -> Reg:
@@ -86,16 +86,18 @@ def _select_steps(cg: CodeGen, steps: Sequence[Select], words: list[Reg]) -> lis
 # ---- shared memory
 def _shared(cg: CodeGen, plan: Shared, x: Reg, offset: int) -> Reg:
     e, size = cg.e, x.bits // 8
+    store = plan.store_route(x.bits, store_matrices(cg))
+    load = plan.load_route(x.bits, load_matrices(cg))
+    address = partial(cg.shared_address, offset)
     found: dict[int, Reg] = {}
     for number, repetition in enumerate(plan.repetitions):
         if number:
             _fence(cg, plan)
-        _store_all(cg, plan, x, repetition.store, offset, size)
+        with e.when(cg.is_thread(plan.skip_warps << 5) if plan.skip_warps else None, "store"):
+            store_route(cg, store, x, repetition.store, size, address)
         _fence(cg, plan)
-        loaded = _access(cg, plan.load, plan.vec_load, len(repetition.load), offset, size)
-        parts = [e.load(p, x.elem, plan.vec_load, size * plan.vec_load) for p in loaded]
-        lanes = [lane for part in parts for lane in e.lane_list(part)]
-        found.update(zip(repetition.load, lanes, strict=True))
+        loaded = load_route(cg, load, x.elem, size, address)
+        found.update((repetition.load[i], lane) for i, lane in loaded.items())
     copies = plan.copies or tuple(sorted(found))
     return e.build([found[c] for c in copies])
 
@@ -105,42 +107,6 @@ def _fence(cg: CodeGen, plan: Shared) -> None:
         cg.warp_barrier()
     else:
         cg.barrier()
-
-
-def _store_all(cg: CodeGen, plan: Shared, x: Reg, registers: Sequence[int], offset: int,
-               size: int) -> None:
-    e, width = cg.e, plan.vec_store
-    pointers = _access(cg, plan.store, width, len(registers), offset, size)
-    with e.when(cg.is_thread(plan.skip_warps << 5) if plan.skip_warps else None, "store"):
-        for i, pointer in enumerate(pointers):
-            e.store(e.gather(x, registers[i * width:(i + 1) * width]), pointer, size * width)
-
-
-def _access(cg: CodeGen, access: LinearLayout, width: int, count: int, offset: int, size: int
-            ) -> list[Reg]:
-    """Pointers of accesses 0, width, 2 width, ..."""
-    return shared_pointers(cg, access, size, [(r, 0) for r in range(0, count, width)],
-                           lambda thread: cg.shared_address(offset, thread))
-
-
-def shared_pointers(cg: CodeGen, access: LinearLayout, size: int,
-                    places: Iterable[tuple[int, int]], address: Callable[[Reg], Reg]) -> list[Reg]:
-    """Pointers to elements of `size` bytes, for (register, constant bytes to add) each.
-
-    The thread's part is computed once; a register adds a constant where its bits are the thread's
-    own in no case, else one XOR. address: a pointer from a byte offset.
-    """
-    e, parts = cg.e, split_offsets(access)
-    base = e.int_op("xor", cg.thread_bits([c * size for c in thread_columns(access)]),
-                    access.flip_bits * size)
-    bases: dict[int, Reg] = {}
-    out = []
-    for register, more in places:
-        mixed, apart = parts[register]
-        if mixed not in bases:
-            bases[mixed] = address(e.int_op("xor", base, mixed * size))
-        out.append(cg.shift(bases[mixed], apart * size + more))
-    return out
 
 
 # ---- row-major
@@ -175,7 +141,6 @@ def through_memory(cg: CodeGen, x: Reg, src: Fragment, dst: Fragment, offset: in
 def _row_major(cg: CodeGen, frag: Fragment, register: int, offset: int, size: int) -> Reg:
     """The address of a register's element when the tile lies row-major from `offset` on."""
     e = cg.e
-    place = frag.register_coords[register]
     strides = [size] * len(frag.shape)
     for d in reversed(range(len(strides) - 1)):
         strides[d] = strides[d + 1] * frag.shape[d + 1]
@@ -188,5 +153,4 @@ def _row_major(cg: CodeGen, frag: Fragment, register: int, offset: int, size: in
         return cg.shared_address(offset, total)
 
     base = e.once(("row major", frag.shape, frag.linear, offset, size), thread_part)
-    constant = sum((b + x) * s for b, x, s in zip(place.base, place.xor, strides, strict=True))
-    return cg.shift(base, constant)
+    return cg.shift(base, sum(map(operator.mul, frag.register_coords[register], strides)))

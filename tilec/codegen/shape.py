@@ -49,24 +49,19 @@ def _rename(cg: CodeGen, op: ops.ExpandDims | ops.Broadcast | ops.Trans,
     """Every result register is the operand's register at source(coordinates)."""
     src, dst = fragment_of(op.x), fragment_of(op.result)
     of = by_coords(src)
-    registers = [of[source(_coords(dst, r))] for r in range(dst.num_registers)]
+    registers = [of[source(at)] for at in dst.register_coords]
     for a, b in zip((*src.lane_bases, *src.warp_bases), (*dst.lane_bases, *dst.warp_bases),
                     strict=True):
         assert source(b) == a, f"{op.name} moves elements between threads"
     cg.env[op.result] = remap(cg.tile(op.x), registers)
 
 
-def _coords(frag: Fragment, register: int) -> Coords:
-    place = frag.register_coords[register]
-    return tuple(b + x for b, x in zip(place.base, place.xor, strict=True))
-
-
 @lru_cache(maxsize=1024)
 def by_coords(frag: Fragment) -> dict[Coords, int]:
     """The first register at each constant part of coordinates."""
     found: dict[Coords, int] = {}
-    for r in range(frag.num_registers):
-        found.setdefault(_coords(frag, r), r)
+    for r, at in enumerate(frag.register_coords):
+        found.setdefault(at, r)
     return found
 
 

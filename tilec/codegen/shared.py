@@ -1,18 +1,24 @@
-"""Lowering of shared-memory buffers: allocation, whole-tile loads and stores."""
+"""Lowering of shared-memory buffers: allocation, views, whole-tile loads and stores, copies."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from tilec.codegen.access import (
+    Address,
+    load_matrices,
+    load_route,
+    shared_pointers,
+    store_matrices,
+    store_route,
+)
 from tilec.codegen.context import SMEM, CodeGen, fragment_of, lower
 from tilec.codegen.emit import SHARED, Reg
-from tilec.codegen.memory import is_copy, owner
-from tilec.codegen.move import shared_pointers
+from tilec.codegen.memory import DEAD, Lanes, both, is_copy, live_register, owner, plain
+from tilec.errors import CompilationError
 from tilec.ir import ops
-from tilec.ir.core import Value
-from tilec.ir.fragment import Fragment, SharedTile, shared_tile
-from tilec.ir.linear import LinearLayout
-from tilec.ir.swizzle import VectorAccess, best_vector
+from tilec.ir.buffers import access_map, copy_access, stage_bytes
+from tilec.ir.core import Op, Value
+from tilec.ir.fragment import SharedTile, shared_tile
+from tilec.ir.swizzle import best_route
 from tilec.ir.types import MemDesc
 
 
@@ -21,53 +27,118 @@ def _alloc(cg: CodeGen, op: ops.AllocShared) -> None:
     cg.env[op.result] = cg.shift(Reg(SMEM, SHARED), op.offset)
 
 
+@lower(ops.MemdescIndex)
+def _index(cg: CodeGen, op: ops.MemdescIndex) -> None:
+    t = op.result.type
+    assert isinstance(t, MemDesc)
+    offset = cg.e.int_op("mul", cg.scalar(op.index), stage_bytes(t))
+    cg.env[op.result] = _within(cg, cg.scalar(op.buffer))(offset)
+
+
+@lower(ops.MemdescTrans)
+def _trans(cg: CodeGen, op: ops.MemdescTrans) -> None:
+    cg.env[op.result] = cg.scalar(op.buffer)
+
+
+def _within(cg: CodeGen, base: Reg) -> Address:
+    """Pointers into a buffer by byte offset."""
+    return lambda offset: cg.e.new(f"getelementptr i8, {SHARED} {base.ref}, i32 {offset.ref}",
+                                   SHARED)
+
+
 def _buffer(value: Value) -> SharedTile:
     t = value.type
     assert isinstance(t, MemDesc)
     return shared_tile(t.shape, t.layout)
 
 
-@lru_cache(maxsize=1024)
-def _access_map(frag: Fragment, buffer: SharedTile, bits: int) -> tuple[LinearLayout, VectorAccess]:
-    """((register, lane, warp) -> element offset in one part, the order and width of accesses)."""
-    access = frag.linear.invert_and_compose(buffer.linear)
-    return access, best_vector(access, bits)
-
-
-def _accesses(cg: CodeGen, frag: Fragment, buffer: SharedTile, base: Reg, size: int
-              ) -> list[tuple[tuple[int, ...], Reg]]:
-    """(registers, pointer) of each access."""
-    access, vector = _access_map(frag, buffer, size * 8)
-    parts = frag.num_registers // frag.registers_per_part
-    groups = [(part, vector.order[i:i + vector.width]) for part in range(parts)
-              for i in range(0, frag.registers_per_part, vector.width)]
-    pointers = shared_pointers(
-        cg, access, size, [(g[0], part * buffer.part_elements * size) for part, g in groups],
-        lambda offset: cg.e.new(f"getelementptr i8, {SHARED} {base.ref}, i32 {offset.ref}", SHARED))
-    return [(tuple(part * frag.registers_per_part + r for r in g), pointer)
-            for (part, g), pointer in zip(groups, pointers, strict=True)]
-
-
 @lower(ops.SharedLoad)
 def _load(cg: CodeGen, op: ops.SharedLoad) -> None:
-    frag, elem = fragment_of(op.result), cg.element(op.result)
+    frag, buffer, elem = fragment_of(op.result), _buffer(op.buffer), cg.element(op.result)
     stored = "i8" if elem == "i1" else elem
     size = Reg("", stored).bits // 8
-    found: dict[int, Reg] = {}
-    for registers, pointer in _accesses(cg, frag, _buffer(op.buffer), cg.scalar(op.buffer), size):
-        part = cg.e.load(pointer, stored, len(registers), size * len(registers))
-        found.update(zip(registers, cg.e.lane_list(part), strict=True))
-    whole = cg.e.build([found[r] for r in range(frag.num_registers)])
-    cg.set(op.result, cg.e.as_held(whole, elem))
+    route = best_route(access_map(frag, buffer), size * 8, load_matrices(cg))
+    copies = frag.free_masks["register"]
+    lanes: list[Reg] = []
+    for part in buffer.parts:
+        found = load_route(cg, route, stored, size, _within(cg, cg.scalar(op.buffer)),
+                           part * buffer.part_elements * size)
+        lanes += [found[r & ~copies] for r in range(frag.registers_per_part)]
+    cg.set(op.result, cg.e.as_held(cg.e.build(lanes), elem))
 
 
 @lower(ops.SharedStore)
 def _store(cg: CodeGen, op: ops.SharedStore) -> None:
-    e, frag = cg.e, fragment_of(op.value)
+    e, frag, buffer = cg.e, fragment_of(op.value), _buffer(op.buffer)
     x = e.as_stored(cg.whole(op.value))
     size = x.bits // 8
-    accesses = _accesses(cg, frag, _buffer(op.buffer), cg.scalar(op.buffer), size)
+    # All lanes of a warp must take part in stmatrix.
+    matrices = store_matrices(cg) and not frag.free_masks["lane"]
+    route = best_route(access_map(frag, buffer), size * 8, matrices)
     with e.when(owner(cg, frag), "store"):
-        for registers, pointer in accesses:
-            if not is_copy(frag, registers[0]):
-                e.store(e.gather(x, registers), pointer, size * len(registers))
+        for i, part in enumerate(buffer.parts):
+            names = range(i * frag.registers_per_part, (i + 1) * frag.registers_per_part)
+            store_route(cg, route, x, names, size, _within(cg, cg.scalar(op.buffer)),
+                        part * buffer.part_elements * size)
+
+
+# ---- asynchronous copies
+def _need_async(cg: CodeGen, op: Op) -> None:
+    if cg.target.sm < 80:
+        raise CompilationError(f"{op.name} needs sm_80 or later, the target is {cg.target}", op.loc,
+                               "compile the loop with num_stages = 1 for this target")
+
+
+@lower(ops.AsyncCopy)
+def _copy(cg: CodeGen, op: ops.AsyncCopy) -> None:
+    _need_async(cg, op)
+    e, frag, buffer = cg.e, fragment_of(op.ptr), _buffer(op.buffer)
+    t = op.buffer.type
+    assert isinstance(t, MemDesc)
+    size = t.element.bytes
+    vector = copy_access(op.ptr, op.mask, cg.axis, t.layout)
+    if vector is None:
+        raise CompilationError(
+            f"cp.async copies 4, 8 or 16 bytes at once; fewer lie together in {op.ptr.type} and "
+            f"{t}", op.loc, "load the tile and store it with gpu.shared_store instead")
+    width, each = vector.width, frag.registers_per_part
+    groups = [(part, vector.order[i:i + width][0]) for part in range(len(buffer.parts))
+              for i in range(0, each, width) if not is_copy(frag, vector.order[i])]
+    targets = shared_pointers(
+        cg, access_map(frag, buffer), size,
+        [(r, buffer.parts[part] * buffer.part_elements * size) for part, r in groups],
+        _within(cg, cg.scalar(op.buffer)))
+    pointers, mask, lanes = cg.tile(op.ptr), plain(cg, op.mask), Lanes(e)
+    sources = []
+    for part, r in groups:
+        register = part * each + r
+        pointer, offset = lanes.pointer(pointers, register)
+        live = live_register(cg, frag, register)
+        where = live if live == DEAD else both(e, live, lanes.element(mask, register))
+        sources.append((cg.shift(pointer, offset), where))
+    with e.when(owner(cg, frag), "copy"):
+        for target, (source, where) in zip(targets, sources, strict=True):
+            if where != DEAD:
+                _cp_async(cg, target, source, width * size, where)
+
+
+def _cp_async(cg: CodeGen, target: Reg, source: Reg, size: int, where: Reg | None) -> None:
+    """Copy `size` bytes, or zeros where the predicate does not hold."""
+    name = f"llvm.nvvm.cp.async.{'cg' if size == 16 else 'ca'}.shared.global.{size}"
+    if where is None:
+        cg.e.call_void(name, (target, source))
+        return
+    count = cg.e.select(where, cg.e.const(size, "i32"), cg.e.const(0, "i32"))
+    cg.e.call_void(f"{name}.s", (target, source, count))
+
+
+@lower(ops.AsyncCommit)
+def _commit(cg: CodeGen, op: ops.AsyncCommit) -> None:
+    _need_async(cg, op)
+    cg.e.call_void("llvm.nvvm.cp.async.commit.group", ())
+
+
+@lower(ops.AsyncWait)
+def _wait(cg: CodeGen, op: ops.AsyncWait) -> None:
+    _need_async(cg, op)
+    cg.e.call_void("llvm.nvvm.cp.async.wait.group", (cg.e.const(op.pending, "i32"),))

@@ -13,7 +13,7 @@ from typing import Any
 import tilec.language as tl
 from tilec.errors import CompilationError, did_you_mean
 from tilec.frontend.branches import body
-from tilec.frontend.expressions import sequence, static
+from tilec.frontend.expressions import items, sequence, static
 from tilec.frontend.function import MISSING, Function, is_constexpr
 from tilec.frontend.merge import RUN_TIME, plain
 from tilec.frontend.visitor import MAX_DEPTH, RESULT, Visitor, handles
@@ -31,12 +31,7 @@ _POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
 def visit_call(v: Visitor, node: ast.Call) -> Any:
     """A call, by what is called."""
     function = v.visit(node.func)
-    args: list[Any] = []
-    for arg in node.args:
-        if isinstance(arg, ast.Starred):
-            args += sequence(v, arg.value, v.visit(arg.value))
-        else:
-            args.append(v.visit(arg))
+    args = items(v, node.args)
     kwargs: dict[str, Any] = {}
     for keyword in node.keywords:
         if keyword.arg is None:
@@ -273,12 +268,8 @@ _number(str, "print it with tl.device_print(prefix, x)")
 
 
 @_python(tuple)
-def _tuple(v: Visitor, node: ast.Call, x: Any = ()) -> tuple[Any, ...]:
-    return sequence(v, node, x)
-
-
 @_python(list)
-def _list(v: Visitor, node: ast.Call, x: Any = ()) -> tuple[Any, ...]:
+def _tuple(v: Visitor, node: ast.Call, x: Any = ()) -> tuple[Any, ...]:
     return sequence(v, node, x)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilec.errors import TilecError
@@ -68,10 +68,7 @@ def _remember(result: tensor, symbol: str, function: Callable[[Any, Any], Any], 
 
 
 def _apply(v: Visitor, node: ast.AST, symbol: str, function: Callable[..., Any], *args: Any) -> Any:
-    run_time = False
-    for x in args:
-        run_time = run_time or isinstance(x, tensor)
-    if not run_time:
+    if not any(isinstance(x, tensor) for x in args):
         return static(v, node, lambda: function(*args))
     try:
         return function(*args)
@@ -211,13 +208,18 @@ def _identity(v: Visitor, node: ast.AST, negated: bool, a: Any, b: Any) -> bool:
 @handles(ast.Tuple, ast.List)
 def visit_tuple(v: Visitor, node: ast.Tuple | ast.List) -> tuple[Any, ...]:
     """A tuple; a list is one too."""
+    return tuple(items(v, node.elts))
+
+
+def items(v: Visitor, nodes: Sequence[ast.expr]) -> list[Any]:
+    """The values of a list of expressions, those of starred ones spread out."""
     out: list[Any] = []
-    for item in node.elts:
-        if isinstance(item, ast.Starred):
-            out += sequence(v, item.value, v.visit(item.value))
+    for node in nodes:
+        if isinstance(node, ast.Starred):
+            out += sequence(v, node.value, v.visit(node.value))
         else:
-            out.append(v.visit(item))
-    return tuple(out)
+            out.append(v.visit(node))
+    return out
 
 
 def sequence(v: Visitor, node: ast.AST, value: Any) -> tuple[Any, ...]:
@@ -246,10 +248,9 @@ def visit_comprehension(v: Visitor, node: ast.ListComp | ast.GeneratorExp) -> tu
         raise v.error(node, "this comprehension is not supported in a kernel",
                       "use one `for` and one name")
     name = generator.target.id
-    items = sequence(v, generator.iter, v.visit(generator.iter))
     saved = dict(v.names)
     out: list[Any] = []
-    for item in items:
+    for item in sequence(v, generator.iter, v.visit(generator.iter)):
         v.names[name] = item
         keep = [truth(v, c, v.visit(c)) for c in generator.ifs]
         if None in keep:

@@ -77,20 +77,16 @@ class _Carried:
         before = self.before[name]
         was = describe(before)
         loc = self.v.location(self.places[name])
-        if type(self.names_at_end.get(name)) is Undefined:
-            bad = self.names_at_end[name]
+        if type(self.v.names.get(name)) is Undefined:
+            bad = self.v.names[name]
             return CompilationError(bad.message, bad.loc or loc, bad.advice)
         return CompilationError(
             f"loop-carried variable `{name}` is {was} before the loop at line "
             f"{self.node.lineno}, and {now} at the end of its body", loc,
             self._advice(name, before))
 
-    @property
-    def names_at_end(self) -> dict[str, Any]:
-        return self.v.names
-
     def _advice(self, name: str, before: Any) -> str:
-        now = self.names_at_end.get(name)
+        now = self.v.names.get(name)
         if not isinstance(now, tensor) or not isinstance(before, tensor):
             return f"give `{name}` one form before the loop and at the end of its body"
         if now.shape != before.shape:

@@ -16,14 +16,7 @@ from tilec.ir.types import Pointer, Scalar, Tensor, Type, element_of, i64, shape
 from tilec.language.dtypes import dtype, of_ir
 from tilec.language.literals import literal_dtype
 from tilec.language.promotion import number_dtype
-from tilec.language.values import (
-    constant,
-    constexpr,
-    describe,
-    is_number,
-    tensor,
-    to_tensor,
-)
+from tilec.language.values import constant, constexpr, describe, is_number, tensor, to_tensor
 
 
 @dataclass

@@ -6,6 +6,7 @@ keeps them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
@@ -138,11 +139,15 @@ def _splat(_: AxisAnalysis, op: Op, x: AxisInfo) -> Sequence[AxisInfo]:
     return [_uniform(shape_of(op.result.type), x.divisibility[0], x.constant, x.nonneg)]
 
 
+def _runs_of_sum(a: AxisInfo, b: AxisInfo, commutes: bool) -> Ints:
+    """Runs stay where one operand has a run and the other is constant."""
+    return tuple(max(gcd(a.contiguity[d], b.constancy[d]),
+                     gcd(b.contiguity[d], a.constancy[d]) if commutes else 1)
+                 for d in range(len(a.contiguity)))
+
+
 def _sum(a: AxisInfo, b: AxisInfo, commutes: bool) -> AxisInfo:
-    contiguity = tuple(
-        max(gcd(a.contiguity[d], b.constancy[d]),
-            gcd(b.contiguity[d], a.constancy[d]) if commutes else 1)
-        for d in range(len(a.contiguity)))
+    contiguity = _runs_of_sum(a, b, commutes)
     return AxisInfo(
         contiguity,
         tuple(gcd(a.divisor(d, c), b.divisor(d, c)) for d, c in enumerate(contiguity)),
@@ -150,28 +155,22 @@ def _sum(a: AxisInfo, b: AxisInfo, commutes: bool) -> AxisInfo:
         commutes and a.nonneg and b.nonneg)
 
 
-@axis_rule(ops.Add)
-def _add(_: AxisAnalysis, op: ops.Add, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
-    return [_known(op, _sum(a, b, True), a, b, lambda x, y: x + y)]
-
-
-@axis_rule(ops.Sub)
-def _sub(_: AxisAnalysis, op: ops.Sub, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
-    return [_known(op, _sum(a, b, False), a, b, lambda x, y: x - y)]
+@axis_rule(ops.Add, ops.Sub)
+def _add(_: AxisAnalysis, op: ops.Add | ops.Sub, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
+    adds = isinstance(op, ops.Add)
+    return [_known(op, _sum(a, b, adds), a, b, operator.add if adds else operator.sub)]
 
 
 @axis_rule(ops.Neg)
 def _neg(_: AxisAnalysis, op: ops.Neg, x: AxisInfo) -> Sequence[AxisInfo]:
     zero = _uniform(shape_of(op.result.type), CAP, 0, True)
-    return [_known(op, _sum(zero, x, False), zero, x, lambda a, b: a - b)]
+    return [_known(op, _sum(zero, x, False), zero, x, operator.sub)]
 
 
 @axis_rule(ops.AddPtr)
 def _addptr(_: AxisAnalysis, op: ops.AddPtr, ptr: AxisInfo, off: AxisInfo) -> Sequence[AxisInfo]:
     size = pointee_of(op.ptr.type).bytes
-    contiguity = tuple(max(gcd(ptr.contiguity[d], off.constancy[d]),
-                           gcd(off.contiguity[d], ptr.constancy[d]))
-                       for d in range(len(ptr.contiguity)))
+    contiguity = _runs_of_sum(ptr, off, True)
     # A pointer's runs step by `size` bytes, so mid-run elements are divisible by that times step.
     divisibility = tuple(
         gcd(_bytes_divisor(ptr, d, c, size), min(off.divisor(d, c) * size, CAP))
@@ -191,7 +190,8 @@ def _known(op: Op, info: AxisInfo, a: AxisInfo, b: AxisInfo, fold: Callable[[int
     if a.constant is None or b.constant is None or not isinstance(element, Scalar):
         return info
     value = fold(a.constant, b.constant)
-    if not element.is_int or abs(value) >= 1 << (element.bits - 1):
+    least = -(1 << (element.bits - 1)) if element.is_signed else 0
+    if not element.is_int or not least <= value < 1 << (element.bits - 1):
         return info
     return _uniform(shape_of(op.results[0].type), low_bit(value), value, value >= 0)
 
@@ -206,7 +206,7 @@ def _mul(_: AxisAnalysis, op: ops.Mul, a: AxisInfo, b: AxisInfo) -> Sequence[Axi
         (1,) * rank,
         tuple(min(a.divisor(d, 1) * b.divisor(d, 1), CAP) for d in range(rank)),
         tuple(map(gcd, a.constancy, b.constancy)), None, a.nonneg and b.nonneg)
-    return [_known(op, info, a, b, lambda x, y: x * y)]
+    return [_known(op, info, a, b, operator.mul)]
 
 
 @axis_rule(ops.Shl)

@@ -11,14 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from tilec.ir.f2 import Span, complement
+from tilec.ir.f2 import Span, bit_order, complement
 from tilec.ir.linear import LinearLayout, from_columns
-from tilec.ir.swizzle import (
-    access_cost,
-    best_swizzle,
-    bit_order,
-    wavefronts,
-)
+from tilec.ir.swizzle import Route, best_route, best_swizzle, wavefronts
 
 # Costs are in shuffles of one 32-bit word: a shared-memory wavefront costs the same, a select half.
 SELECT_COST = 0.5
@@ -127,6 +122,14 @@ class Shared(Plan):
     warp_local: bool
     skip_warps: int
     copies: tuple[int, ...] = ()
+
+    def store_route(self, bits: int, matrices: bool) -> Route:
+        """How positions are stored; with stmatrix where that is allowed and better."""
+        return best_route(self.store, bits, matrices)
+
+    def load_route(self, bits: int, matrices: bool) -> Route:
+        """How positions are loaded; with ldmatrix where that is allowed and better."""
+        return best_route(self.load, bits, matrices)
 
 
 @lru_cache(maxsize=4096)
@@ -412,7 +415,6 @@ def _reordered(access: LinearLayout, order: Sequence[int]) -> LinearLayout:
 
 
 def _shared_cost(plan: Shared, bits: int) -> float:
-    moves = access_cost(plan.store, bits, plan.vec_store) + access_cost(
-        plan.load, bits, plan.vec_load)
+    moves = plan.store_route(bits, True).cost[0] + plan.load_route(bits, True).cost[0]
     barrier = WARP_BARRIER_COST if plan.warp_local else BARRIER_COST
     return len(plan.repetitions) * (moves + 2 * barrier) - barrier

@@ -456,8 +456,7 @@ class Module:
     def __init__(self, funcs: Sequence[Func] = (),
                  attributes: dict[str, Any] | None = None) -> None:
         self.funcs = list(funcs)
-        self.attributes: dict[str, Any] = {"level": "tile"} if attributes is None \
-            else dict(attributes)
+        self.attributes = dict({"level": "tile"} if attributes is None else attributes)
 
     @property
     def level(self) -> str:

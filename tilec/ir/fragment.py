@@ -8,10 +8,10 @@ stored padded to a power of two, its elements beyond n dead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
+from operator import add
 
 from tilec.ir.layout_base import Layout, Shape, SharedLayout
 from tilec.ir.linear import LinearLayout
@@ -82,17 +82,6 @@ class _Stored:
         return tuple(product(*steps))
 
 
-@dataclass(frozen=True)
-class RegisterPlace:
-    """Constant part of a register's coordinates: coord[d] = base[d] + (xor[d] ^ thread part[d]).
-
-    Registers and threads never share a bit of a coordinate, so the ^ may as well be a +.
-    """
-
-    base: tuple[int, ...]
-    xor: tuple[int, ...]
-
-
 class Fragment(_Stored):
     """What one thread holds of a tile: make it with `fragment(shape, layout)`, which caches.
 
@@ -109,10 +98,11 @@ class Fragment(_Stored):
         return prod(self.odd) * self.registers_per_part
 
     @cached_property
-    def register_coords(self) -> tuple[RegisterPlace, ...]:
-        """The constant part of each register's coordinates, in register order."""
-        xors = [self.linear.apply(register=r) for r in range(self.registers_per_part)]
-        return tuple(RegisterPlace(base, xor) for base in self.odd_offsets for xor in xors)
+    def register_coords(self) -> tuple[tuple[int, ...], ...]:
+        """The constant part of each register's coordinates, in register order; the thread's part
+        is added to it, with which it shares no bit."""
+        low = [self.linear.apply(register=r) for r in range(self.registers_per_part)]
+        return tuple(tuple(map(add, base, part)) for base in self.odd_offsets for part in low)
 
     @property
     def lane_bases(self) -> tuple[tuple[int, ...], ...]:

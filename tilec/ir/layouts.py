@@ -29,18 +29,13 @@ from tilec.ir.shared_layouts import NvmmaShared, SharedLinear, SwizzledShared
 
 __all__ = ["LANES", "Blocked", "DotOperand", "Layout", "Linear", "Mma", "NvmmaShared",
            "RegisterLayout", "SharedLayout", "SharedLinear", "Slice", "SwizzledShared",
-           "default_blocked", "expand", "layout_from_fields", "linear_layout", "print_layout",
+           "default_blocked", "expand", "layout_from_fields", "linear_layout",
            "reshape", "same_layout", "slice_of", "transpose"]
 
 LAYOUT_CLASSES: dict[str, type[Layout]] = {
     c.name: c
     for c in (Blocked, Slice, Mma, DotOperand, Linear, SwizzledShared, NvmmaShared, SharedLinear)
 }  # fmt: skip
-
-
-def print_layout(layout: Layout) -> str:
-    """The text form, `blocked<{sizePerThread = [4], ...}>`; nested layouts are printed in place."""
-    return str(layout)
 
 
 def layout_from_fields(name: str, fields: Mapping[str, object]) -> Layout:

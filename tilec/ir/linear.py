@@ -42,7 +42,7 @@ class LinearLayout(BitMatrix):
         """The layout with the packed columns of one input replaced."""
         cols = dict(zip(self.in_names, self.columns, strict=True))
         cols[name] = tuple(columns)
-        return _of_columns(cols, self.out_sizes, self.flip_bits)
+        return from_columns(cols, self.out_sizes, self.flip_bits)
 
     def without_zero_bases(self, name: str) -> LinearLayout:
         """The layout without the zero columns of one input (copies of the same element)."""
@@ -82,19 +82,12 @@ class LinearLayout(BitMatrix):
         places = dict(zip(self.out_names, packing(self.out_sizes), strict=True))
         sizes = dict(self.out_sizes)
         new_sizes = tuple((n, sizes[n]) for n in outs)
-        moves = [(places[n][0], (1 << places[n][1]) - 1, new_shift) for n,
-                 (new_shift, _) in zip(outs, packing(new_sizes), strict=True)]
-
-        def move(c: int) -> int:
-            moved = 0
-            for shift, mask, new_shift in moves:
-                moved |= ((c >> shift) & mask) << new_shift
-            return moved
-
+        moves = [(*places[n], new_shift) for n, (new_shift, _) in
+                 zip(outs, packing(new_sizes), strict=True)]
         picked = [self._in_index[n] for n in ins]
-        cols = tuple(tuple(move(c) for c in self.columns[i]) for i in picked)
+        cols = tuple(tuple(_repack(c, moves) for c in self.columns[i]) for i in picked)
         return LinearLayout(tuple(self.in_sizes[i] for i in picked), new_sizes, cols,
-                            move(self.flip_bits))
+                            _repack(self.flip_bits, moves))
 
     # ---- algebra
     def __mul__(self, other: LinearLayout) -> LinearLayout:
@@ -112,7 +105,7 @@ class LinearLayout(BitMatrix):
         for n, cs in zip(other.in_names, other.columns, strict=True):
             cols[n] = cols.get(n, ()) + tuple(_repack(c, theirs) for c in cs)
         flip = _repack(self.flip_bits, mine) ^ _repack(other.flip_bits, theirs)
-        return _of_columns(cols, outs, flip)
+        return from_columns(cols, outs, flip)
 
     def compose(self, outer: LinearLayout) -> LinearLayout:
         """x -> outer(self(x)); this layout's outputs must be outer's inputs and fit them."""
@@ -200,7 +193,7 @@ class LinearLayout(BitMatrix):
             shift, bits = mine[name]
             moves.append((shift + (bits - keep if low else 0), keep, new_shift))
         rest = {n: tuple(_repack(c, moves) for c in cs) for n, cs in ins.items()}
-        quotient = _of_columns(rest, tuple(outs), _repack(self.flip_bits, moves))
+        quotient = from_columns(rest, tuple(outs), _repack(self.flip_bits, moves))
         product = divisor * quotient if low else quotient * divisor
         same = product.transpose_ins(self.in_names).transpose_outs(self.out_names) == self
         return quotient if same else None
@@ -229,11 +222,6 @@ def _repack(column: int, moves: Sequence[tuple[int, int, int]]) -> int:
     return packed
 
 
-def _of_columns(cols: Mapping[str, tuple[int, ...]], outs: Sizes, flip: int = 0) -> LinearLayout:
-    ins = tuple((n, 1 << len(cs)) for n, cs in cols.items())
-    return LinearLayout(ins, outs, tuple(cols.values()), flip)
-
-
 def _check_same_names(have: Sequence[str], given: Sequence[str], what: str) -> None:
     if sorted(have) != sorted(given):
         raise ValueError(f"{what} names are {tuple(have)}, got {tuple(given)}")
@@ -256,13 +244,15 @@ def from_bases(bases: Mapping[str, Sequence[Sequence[int]]], outs: Sequence[tupl
                 if not 0 <= c < size:
                     raise ValueError(f"basis {tuple(v)} lies outside {name} = {size}")
     cols = {n: tuple(empty.pack(v) for v in vs) for n, vs in bases.items()}
-    return _of_columns(cols, out_sizes, empty.pack(flip) if flip else 0)
+    return from_columns(cols, out_sizes, empty.pack(flip) if flip else 0)
 
 
 def from_columns(columns: Mapping[str, Sequence[int]], outs: Sequence[tuple[str, int]],
                  flip: int = 0) -> LinearLayout:
     """A layout from packed columns (row-major images, last output in the low bits)."""
-    return _of_columns({n: tuple(cs) for n, cs in columns.items()}, tuple(outs), flip)
+    cols = {n: tuple(cs) for n, cs in columns.items()}
+    ins = tuple((n, 1 << len(cs)) for n, cs in cols.items())
+    return LinearLayout(ins, tuple(outs), tuple(cols.values()), flip)
 
 
 @lru_cache(maxsize=1024)

@@ -24,24 +24,29 @@ BANK_ROWS = 8
 class MatrixPlan:
     """One instruction after another, each for `count` (1, 2 or 4) matrices.
 
-    order: the registers, by instruction, matrix and place in the word; an instruction's constant
-    part of the address is the offset of its first register. thread: what each bit of the thread
-    index (five lane bits, then warps) XORs into the address; lane 8 m + r gives that of row r of
-    matrix m. per_word: registers in a lane's word. wavefronts: how many a matrix takes; 1 means no
-    bank conflict.
+    order: the registers, by instruction, matrix and place in the word. address: the map with the
+    lanes' columns replaced by those of the row addresses that they give: for an instruction's first
+    register, lane 8 m + r gives row r of matrix m. per_word: registers in a lane's word.
+    wavefronts: how many a matrix takes; 1 means no bank conflict.
     """
 
     trans: bool
     count: int
     per_word: int
     order: tuple[int, ...]
-    thread: tuple[int, ...]
+    address: LinearLayout
     wavefronts: int
 
     @property
     def per_instruction(self) -> int:
         """Registers that one instruction moves."""
         return self.count * self.per_word
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        """(wavefronts, instructions) of one warp."""
+        instructions = len(self.order) // self.per_instruction
+        return instructions * self.count * self.wavefronts, instructions
 
 
 @lru_cache(maxsize=4096)
@@ -120,5 +125,5 @@ def _plan(access: LinearLayout, bits: int, word: Sequence[int], inner_lanes: Seq
     columns += [0] * (len(lanes) - len(columns))
     rest = sorted(free[len(matrices):])
     return MatrixPlan(trans, 1 << len(matrices), 1 << len(word),
-                      bit_order([*word, *matrices, *rest]), (*columns, *warps),
+                      bit_order([*word, *matrices, *rest]), access.with_columns("lane", columns),
                       row_wavefronts(rows, bits))

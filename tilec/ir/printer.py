@@ -9,7 +9,7 @@ from typing import Any
 
 from tilec.errors import Location
 from tilec.ir.core import UNKNOWN, Block, Func, Module, Op, Value
-from tilec.ir.layouts import Layout, print_layout
+from tilec.ir.layouts import Layout
 from tilec.ir.types import MemDesc, Tensor, Type
 
 _NOT_A_NAME = re.compile(r"[^\w.$]")
@@ -104,7 +104,7 @@ class _Printer:
         return t.text(self.layout) if isinstance(t, (Tensor, MemDesc)) else str(t)
 
     def layout(self, layout: Layout) -> str:
-        text = print_layout(layout)
+        text = str(layout)
         if text not in self.aliases:
             letter = layout.name[0]
             same = sum(a[1] == letter for a in self.aliases.values())

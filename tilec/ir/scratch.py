@@ -74,7 +74,7 @@ def reduce_plan(src: Tensor, axis: int) -> ReducePlan:
     frag = tile_fragment(src)
     groups: dict[tuple[int, ...], dict[int, int]] = {}
     for r, place in enumerate(frag.register_coords):
-        at = [b + x for b, x in zip(place.base, place.xor, strict=True)]
+        at = list(place)
         along = at.pop(axis)
         groups.setdefault(tuple(at), {}).setdefault(along, r)
     order = list(groups)
@@ -82,8 +82,7 @@ def reduce_plan(src: Tensor, axis: int) -> ReducePlan:
     if rest:
         assert src.layout is not None
         dst = fragment(tuple(src.shape[d] for d in rest), slice_of(src.layout, axis))
-        order = [tuple(b + x for b, x in zip(p.base, p.xor, strict=True))
-                 for p in dst.register_coords]
+        order = list(dst.register_coords)
 
     def flat(at: tuple[int, ...]) -> int:
         """Odd parts outermost, so that a thread's place is the XOR of its bits' places."""

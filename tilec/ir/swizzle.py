@@ -6,13 +6,17 @@ lane are served for 16 and 8 consecutive lanes at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from tilec.ir.f2 import Span, bit_order, complement, log2_exact
 from tilec.ir.linear import LinearLayout, from_columns
+from tilec.ir.matrix import MatrixPlan, find_ldmatrix, matrix_tiles
 
+# Index bits that lie lowest in memory, then the columns of the lanes (or rows of matrices) that one
+# wavefront serves in the store, and in the load.
+Candidate = tuple[list[int], list[int], list[int]]
 BANK_ROW_BITS = 32 * 32
 MAX_ACCESS_BYTES = 16
 
@@ -101,6 +105,41 @@ def best_vector(access: LinearLayout, bits: int) -> VectorAccess:
 
 
 @dataclass(frozen=True)
+class Route:
+    """How a thread's registers reach shared memory: `width` registers of `order` an instruction.
+
+    address maps (register, lane, warp) to the element offset that the instruction is given for its
+    first register. matrix: the instruction is ldmatrix or stmatrix. Copies are not in `order`.
+    """
+
+    address: LinearLayout
+    order: tuple[int, ...]
+    width: int
+    cost: tuple[int, int]
+    matrix: MatrixPlan | None = None
+
+    def groups(self) -> list[tuple[int, ...]]:
+        """The registers of each instruction."""
+        return [self.order[i:i + self.width] for i in range(0, len(self.order), self.width)]
+
+
+@lru_cache(maxsize=4096)
+def best_route(access: LinearLayout, bits: int, matrices: bool) -> Route:
+    """The route of least cost, (wavefronts, instructions) of one warp, for a map (register, lane,
+    warp) -> offset; `matrices`: whether ldmatrix (or stmatrix, to store) may be used."""
+    copies = sum(1 << i for i, c in enumerate(access.columns_of("register")) if not c)
+    unique = access.without_zero_bases("register")
+    vector = best_vector(access, bits)
+    count = unique.in_size("register") // vector.width
+    plain = Route(access, tuple(r for r in vector.order if not r & copies), vector.width,
+                  (access_cost(unique, bits, vector.width), count))
+    plan = find_ldmatrix(access, bits) if matrices else None
+    if plan is None or plan.cost >= plain.cost:
+        return plain
+    return Route(plan.address, plan.order, plan.per_instruction, plan.cost, plan)
+
+
+@dataclass(frozen=True)
 class Swizzle:
     """An order of elements in memory, and how both sides reach it.
 
@@ -116,9 +155,9 @@ class Swizzle:
 
     def cost(self, bits: int) -> tuple[int, int]:
         """(wavefronts, instructions) of one warp, store and load together."""
-        sides = ((self.store, self.store_vector.width), (self.load, self.load_vector.width))
-        return (sum(access_cost(access, bits, width) for access, width in sides),
-                sum(access.in_size("register") // width for access, width in sides))
+        store = best_route(self.store, bits, True).cost
+        load = best_route(self.load, bits, True).cost
+        return store[0] + load[0], store[1] + load[1]
 
 
 @lru_cache(maxsize=4096)
@@ -128,8 +167,8 @@ def best_swizzle(src: LinearLayout, dst: LinearLayout, bits: int) -> Swizzle:
     src and dst map (register, lane, warp) to one output, the flat index.
     """
     found: list[Swizzle] = []
-    for vector, src_bits, dst_bits in _vector_candidates(src, dst, bits):
-        lanes = _wavefront_lanes(src, bits << src_bits), _wavefront_lanes(dst, bits << dst_bits)
+    for vector, *lanes in (*_vector_candidates(src, dst, bits),
+                           *_matrix_candidates(src, dst, bits)):
         memory = _swizzled_memory(src, vector, *lanes, bits)
         store, load = src.invert_and_compose(memory), dst.invert_and_compose(memory)
         vectors = best_vector(store, bits), best_vector(load, bits)
@@ -164,12 +203,19 @@ def _wavefront_lanes(layout: LinearLayout, lane_bits: int) -> list[int]:
     return [c for c in lanes[: len(lanes) - dropped] if c]
 
 
-def _vector_candidates(src: LinearLayout, dst: LinearLayout,
-                       bits: int) -> list[tuple[list[int], int, int]]:
-    """(index bits that share a vector, how many of them src has in registers, likewise dst).
+def _matrix_candidates(src: LinearLayout, dst: LinearLayout, bits: int) -> Iterator[Candidate]:
+    """Rows of matrices as the lowest bits, for the load (ldmatrix) or the store (stmatrix)."""
+    for loads, mine, other in ((True, dst, src), (False, src, dst)):
+        for row, rows in matrix_tiles(mine, bits):
+            held = 0
+            while held < len(row) and row[held] in other.columns_of("register"):
+                held += 1
+            lanes, rows = _wavefront_lanes(other, bits << held), [c for c in rows if c]
+            yield (row, lanes, rows) if loads else (row, rows, lanes)
 
-    The bits in registers of both sides; the same, and as many more as src has; or as dst has.
-    """
+
+def _vector_candidates(src: LinearLayout, dst: LinearLayout, bits: int) -> list[Candidate]:
+    """Index bits that lie in registers on both sides; with as many more as src, or dst, has."""
     src_regs, dst_regs = src.columns_of("register"), dst.columns_of("register")
     limit = log2_exact(MAX_ACCESS_BYTES * 8 // bits)
     common = [c for c in src_regs if c in dst_regs][:limit]
@@ -181,7 +227,8 @@ def _vector_candidates(src: LinearLayout, dst: LinearLayout,
         found.append((store, len(store), len(common)))
     if len(load) > len(common):
         found.append((load, len(common), len(load)))
-    return found
+    return [(row, _wavefront_lanes(src, bits << stored), _wavefront_lanes(dst, bits << loaded))
+            for row, stored, loaded in found]
 
 
 def _whole_words(src: LinearLayout, dst: LinearLayout, bits: int,

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import prod
 
 from tilec.ir.fragment import split_extent
-from tilec.ir.layouts import Layout, print_layout, same_layout
+from tilec.ir.layouts import Layout, same_layout
 
 
 class Type:
@@ -99,7 +99,7 @@ class Tensor(Type):
     layout: Layout | None = None
 
     def __str__(self) -> str:
-        return self.text(print_layout)
+        return self.text(str)
 
     def text(self, show_layout: Callable[[Layout], str]) -> str:
         """The text form, with the layout printed by `show_layout` (an alias, or in full)."""
@@ -141,7 +141,7 @@ class MemDesc(Type):
         return self.shape[1:] if self.staged else self.shape
 
     def __str__(self) -> str:
-        return self.text(print_layout)
+        return self.text(str)
 
     def text(self, show_layout: Callable[[Layout], str]) -> str:
         """The text form, with the layout printed by `show_layout`."""

@@ -69,8 +69,8 @@ class block_pointer(NamedTuple):
         """The window moved by `offsets`, one integer for each dimension."""
         by = _scalars(offsets, dt.int32, "the offsets of tl.advance", len(self.offsets))
         # A loop does not carry an offset that stays the same value.
-        moved: list[Any] = [a if _constant(b) == 0 else a + b
-                            for a, b in zip(self.offsets, by, strict=True)]
+        moved = [a if _constant(b) == 0 else _add(a, b)
+                 for a, b in zip(self.offsets, by, strict=True)]
         return self._replace(offsets=tuple(moved))
 
     def __add__(self, other: Any) -> NoReturn:
@@ -102,6 +102,11 @@ def _scalar(x: Any, t: dt.dtype, what: str) -> tensor:
         raise error(f"{what}: found {x}, expected 32 bits or fewer",
                     "convert it by `.to(tl.int32)`; add what is larger to the base pointer")
     return cast(x, t)
+
+
+def _add(a: Any, b: Any) -> tensor:
+    result: tensor = a + b
+    return result
 
 
 def _constant(x: tensor) -> int | None:
@@ -159,8 +164,9 @@ def pointers(x: block_pointer) -> tensor:
     start: Any = x.base
     tile: Any = None
     for d, (offset, stride) in enumerate(zip(x.offsets, x.strides, strict=True)):
-        start = start + cast(offset, dt.int64) * stride
-        term: Any = cast(_index(x, d), dt.int64) * stride
+        wide: Any = cast(offset, dt.int64)
+        index: Any = cast(_index(x, d), dt.int64)
+        start, term = start + wide * stride, index * stride
         tile = term if tile is None else tile + term
     result: tensor = start + tile
     return result
@@ -170,10 +176,13 @@ def inside(x: block_pointer, dims: Sequence[int]) -> tensor | None:
     """Which elements of the block lie within the matrix along `dims`; None for no dims."""
     mask: Any = None
     for d in dims:
-        n, offset, index = x.block_shape[d], x.offsets[d], _index(x, d)
-        room: Any = x.shape[d] - cast(offset, dt.int64)
+        n = x.block_shape[d]
+        offset: Any = x.offsets[d]
+        extent: Any = x.shape[d]
+        index: Any = _index(x, d)
+        room = extent - cast(offset, dt.int64)
         # Cut to the block's extent, the bound fits int32, which tiles compare faster.
-        part: Any = index < cast(maximum(minimum(room, n), 0), dt.int32)
+        part = index < cast(maximum(minimum(room, n), 0), dt.int32)
         start = _constant(offset)
         if start is None or start < 0:
             part = part & (index >= maximum(minimum(-offset, n), 0))

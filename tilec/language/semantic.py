@@ -87,19 +87,25 @@ def _require_integers(op: str, values: Sequence[Any], advice: str) -> None:
 
 # -- arithmetic -----------------------------------------------------------------------------------
 
-def _arithmetic(symbol: str, op_class: type[Op]) -> Callable[[Any, Any], tensor]:
+def _operator(symbol: str, op_class: type[Op], integers: bool = False,
+              **attributes: Any) -> Callable[[Any, Any], tensor]:
+    """The function of an operator whose operands are promoted and broadcast to the result's type;
+    integers: whether it takes no others."""
     def apply(lhs: Any, rhs: Any) -> tensor:
+        if integers:
+            _require_integers(symbol, (lhs, rhs), "compare first (`x != 0`), or reinterpret the "
+                              "bits by `.to(tl.int32, bitcast=True)`")
         a, b = common_operands(symbol, lhs, rhs)
         refuse_fp8(symbol, a.dtype)
-        return emit(op_class(a.handle, b.handle))
+        return emit(op_class(a.handle, b.handle, **attributes))
 
     return apply
 
 
-_add_numbers = _arithmetic("+", ops.Add)
-_sub_numbers = _arithmetic("-", ops.Sub)
-mul = _arithmetic("*", ops.Mul)
-mod = _arithmetic("%", ops.Rem)
+_add_numbers = _operator("+", ops.Add)
+_sub_numbers = _operator("-", ops.Sub)
+mul = _operator("*", ops.Mul)
+mod = _operator("%", ops.Rem)
 
 
 def _is_pointer(x: Any) -> bool:
@@ -167,20 +173,10 @@ def neg(x: tensor) -> tensor:
 
 # -- bits and shifts ------------------------------------------------------------------------------
 
-def _bitwise(symbol: str, op_class: type[Op]) -> Callable[[Any, Any], tensor]:
-    def apply(lhs: Any, rhs: Any) -> tensor:
-        _require_integers(symbol, (lhs, rhs), "compare first (`x != 0`), or reinterpret the bits "
-                          "by `.to(tl.int32, bitcast=True)`")
-        a, b = common_operands(symbol, lhs, rhs)
-        return emit(op_class(a.handle, b.handle))
-
-    return apply
-
-
-and_ = _bitwise("&", ops.And)
-or_ = _bitwise("|", ops.Or)
-xor = _bitwise("^", ops.Xor)
-lshift = _bitwise("<<", ops.Shl)
+and_ = _operator("&", ops.And, integers=True)
+or_ = _operator("|", ops.Or, integers=True)
+xor = _operator("^", ops.Xor, integers=True)
+lshift = _operator("<<", ops.Shl, integers=True)
 
 
 def rshift(lhs: Any, rhs: Any) -> tensor:
@@ -205,21 +201,12 @@ def invert(x: tensor) -> tensor:
 
 # -- comparisons and logic ------------------------------------------------------------------------
 
-def _comparison(symbol: str, predicate: str) -> Callable[[Any, Any], tensor]:
-    def apply(lhs: Any, rhs: Any) -> tensor:
-        a, b = common_operands(symbol, lhs, rhs)
-        refuse_fp8(symbol, a.dtype)
-        return emit(ops.Cmp(a.handle, b.handle, predicate=predicate))
-
-    return apply
-
-
-eq = _comparison("==", "eq")
-ne = _comparison("!=", "ne")
-lt = _comparison("<", "lt")
-le = _comparison("<=", "le")
-gt = _comparison(">", "gt")
-ge = _comparison(">=", "ge")
+eq = _operator("==", ops.Cmp, predicate="eq")
+ne = _operator("!=", ops.Cmp, predicate="ne")
+lt = _operator("<", ops.Cmp, predicate="lt")
+le = _operator("<=", ops.Cmp, predicate="le")
+gt = _operator(">", ops.Cmp, predicate="gt")
+ge = _operator(">=", ops.Cmp, predicate="ge")
 
 
 def to_bool(x: Any, what: str = "a condition") -> tensor:

@@ -129,22 +129,14 @@ def unwrap(x: Any) -> Any:
     return x.value if isinstance(x, constexpr) else x
 
 
-def _forward(name: str) -> None:
+def _forward(name: str, reflected: bool = False) -> None:
     function = getattr(operator, name)
 
     def forward(self: constexpr, *args: Any) -> Any:
-        return function(self.value, *map(unwrap, args))
+        values = (self.value, *map(unwrap, args))
+        return function(*(values[::-1] if reflected else values))
 
-    setattr(constexpr, f"__{name.rstrip('_')}__", forward)
-
-
-def _forward_reflected(name: str) -> None:
-    function = getattr(operator, name)
-
-    def forward(self: constexpr, other: Any) -> Any:
-        return function(unwrap(other), self.value)
-
-    setattr(constexpr, f"__r{name.rstrip('_')}__", forward)
+    setattr(constexpr, f"__{'r' if reflected else ''}{name.rstrip('_')}__", forward)
 
 
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor",
@@ -153,7 +145,7 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 for _name in (*ARITHMETIC, *COMPARISONS, "neg", "pos", "invert"):
     _forward(_name)
 for _name in ARITHMETIC:
-    _forward_reflected(_name)
+    _forward(_name, reflected=True)
 
 
 # -- builtins -------------------------------------------------------------------------------------

@@ -83,20 +83,6 @@ def _landed(func: Func, number: dict[Op, int], alloc: Op, copied: int) -> int:
     return min(waits, default=len(number))
 
 
-def _end(number: dict[Op, int], alloc: Op, user: Op) -> int:
-    """The number of the last op of what holds `user` in the block of `alloc`."""
-    outer = _at_level_of(alloc, user)
-    return number[outer] + _span(outer)
-
-
-def _landed(func: Func, number: dict[Op, int], alloc: Op, copied: int) -> int:
-    """Where copies that begin up to op number `copied` have surely ended: at a wait for all of
-    them, or nowhere."""
-    waits = (number[op] for op in func.walk() if isinstance(op, ops.AsyncWait) and
-             op.parent is alloc.parent and not op.pending and number[op] > copied)
-    return min(waits, default=len(number))
-
-
 def _span(op: Op) -> int:
     """How many ops are nested in `op`."""
     return sum(1 for _ in op.walk()) - 1

@@ -56,6 +56,7 @@ class _Inserter:
 
     def __init__(self, func: Func) -> None:
         self.accesses = GlobalAccesses(func)
+        self.inserted: list[Op] = []
 
     def block(self, block: Block, pending: _Pending) -> None:
         """Insert in a block, entered with `pending`, and leave there what it ends with."""
@@ -77,9 +78,10 @@ class _Inserter:
                 pending.merge(arm)
             return
         # A loop: what an iteration leaves pending meets the next one, so go round until nothing
-        # grows.
+        # grows. Each round places its barriers anew, since an early one can make later ones needless.
         entry = pending.copy()
         entry.shared = entry.shared.entering()
+        before = len(self.inserted)
         while True:
             now = entry.copy()
             for block in op.regions:
@@ -89,6 +91,9 @@ class _Inserter:
             if now.within(entry):
                 break
             entry.merge(now)
+            for barrier in self.inserted[before:]:
+                barrier.erase()
+            del self.inserted[before:]
         entry.shared = entry.shared.leaving()
         pending.merge(entry)
 
@@ -99,7 +104,7 @@ class _Inserter:
         if pending.shared.conflicts(op) or \
                 outside is not None and any(map(outside.conflicts, pending.outside)):
             assert op.parent is not None
-            op.parent.insert(ops.Barrier(loc=op.loc), op)
+            self.inserted.append(op.parent.insert(ops.Barrier(loc=op.loc), op))
             pending.clear()
         if outside is not None:
             pending.outside.add(outside)

@@ -14,8 +14,8 @@ from tilec.ir import ops
 from tilec.ir.conversion import NoOp, Registers
 from tilec.ir.core import Block, Builder, Func, Module, Op, Value
 from tilec.ir.layouts import Layout, Mma
-from tilec.ir.scratch import move_plan
 from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.scratch import move_plan
 from tilec.ir.types import Tensor, layout_of, shape_of, with_layout
 from tilec.passes.base import Pass
 from tilec.passes.layout.edits import fits, legalize, remove_identities
@@ -62,7 +62,11 @@ class _Propagation:
 
     def solve(self) -> dict[Value, Layout]:
         """The layout chosen for each value that any anchor reaches."""
+        becomes: dict[Value, list[Value]] = {}
         for op in self.func.walk():
+            if isinstance(op, ops.ControlFlow):
+                for target, source in op.flow():
+                    becomes.setdefault(source, []).append(target)
             if isinstance(op, ANCHORS):
                 for r in op.results:
                     layout = layout_of(r.type)
@@ -76,8 +80,10 @@ class _Propagation:
                             self.reach(arg, wanted, prod(shape_of(arg.type)))
         while self.work:
             value, layout, weight = self.work.pop()
-            for user, index in list(value.uses):
-                self.flow(user, index, layout, weight)
+            for target in becomes.get(value, ()):
+                self.reach(target, layout, weight)
+            for user in value.users:
+                self.flow(user, layout, weight)
         return {v: max(options, key=lambda k: options[k]) for v, options in self.found.items()}
 
     def reach(self, value: Value, layout: Layout, weight: int) -> None:
@@ -88,9 +94,7 @@ class _Propagation:
             options[layout] = weight
             self.work.append((value, layout, weight))
 
-    def flow(self, user: Op, index: int, layout: Layout, weight: int) -> None:
-        for value in carried_to(user, index):
-            self.reach(value, layout, weight)
+    def flow(self, user: Op, layout: Layout, weight: int) -> None:
         if isinstance(user, ANCHORS):
             return
         if isinstance(user, ops.ConvertLayout) and any(
@@ -105,33 +109,17 @@ class _Propagation:
 def carried_sources(value: Value, layout: Layout) -> Iterator[tuple[Value, Layout]]:
     """The carried values of loops that an address or mask is made of, each in the layout that it
     needs for `value` to have `layout`: they may as well go round the loop in it."""
-    if isinstance(value.owner, Block):
-        if isinstance(value.owner.owner, ops.For) and isinstance(value.type, Tensor):
-            yield value, layout
-    elif value.owner.pure and not value.owner.regions and len(value.owner.results) == 1:
-        needs = _needs_if(value.owner, layout)
-        for operand, need in zip(value.owner.operands, needs, strict=True):
-            if need is not None and isinstance(operand.type, Tensor):
-                yield from carried_sources(operand, need)
-
-
-def carried_to(user: Op, index: int) -> list[Value]:
-    """The values that an operand of a loop or of a terminator becomes."""
-    if isinstance(user, ops.For) and index >= 3:
-        return [user.body.args[index - 2], user.results[index - 3]]
-    if isinstance(user, ops.While):
-        return [user.before.args[index]]
-    outer = user.parent.parent_op if user.parent is not None else None
-    if isinstance(user, ops.Condition) and isinstance(outer, ops.While) and index >= 1:
-        return [outer.after.args[index - 1], outer.results[index - 1]]
-    if isinstance(user, ops.Yield):
-        if isinstance(outer, ops.For):
-            return [outer.body.args[index + 1], outer.results[index]]
-        if isinstance(outer, ops.While):
-            return [outer.before.args[index]]
-        if isinstance(outer, ops.If):
-            return [outer.results[index]]
-    return []
+    work, seen = [(value, layout)], set()
+    while work:
+        key = value, layout = work.pop()
+        if key in seen or not isinstance(value.type, Tensor):
+            continue
+        seen.add(key)
+        if isinstance(value.owner, Block):
+            if isinstance(value.owner.owner, ops.For):
+                yield key
+        elif value.owner.pure and not value.owner.regions and len(value.owner.results) == 1:
+            work += _tiles_needed(value.owner, layout)
 
 
 # -- backward -----------------------------------------------------------------------------------
@@ -161,9 +149,7 @@ def rematerialize(op: ops.ConvertLayout) -> bool:
     limit = conversion_cost(op.x)
     if not _plan(op.x, layout, plan, limit) or (op.x, layout) in plan.conversions:
         return False
-    made: dict[tuple[Value, Layout], Value] = {}
-    result = _apply(op.x, layout, plan, made)
-    op.replace_by([result])
+    op.replace_by([_apply(op.x, layout, plan)])
     return True
 
 
@@ -176,26 +162,27 @@ def _stays_in_thread(op: ops.ConvertLayout) -> bool:
 
 def _plan(value: Value, layout: Layout, plan: _Slice, limit: int) -> bool:
     """Add what `value` needs to the plan; False once it costs as much as the limit."""
-    key = (value, layout)
-    if fits(value, layout) or key in plan.copies or key in plan.conversions:
-        return True
-    source = value.op
-    if isinstance(source, ops.ConvertLayout):
-        return _plan(source.x, layout, plan, limit)
-    if source is None or source.regions or not source.pure or isinstance(source, ops.Dot) or \
-            len(source.results) != 1:
-        plan.conversions[key] = None
-        plan.cost += conversion_cost(value)
-        return plan.cost < limit
-    # An op whose only users are this conversion and its likes moves instead of being copied.
-    if len(value.uses) > 1 and not all(_converts_to(u, layout) for u in value.users):
-        plan.cost += prod(shape_of(value.type)) * (HEAVY if _heavy(source) else 1)
-    plan.copies[key] = source
-    if plan.cost >= limit:
-        return False
-    for operand, need in zip(source.operands, _needs_if(source, layout), strict=True):
-        if need is not None and isinstance(operand.type, Tensor) and \
-                not _plan(operand, need, plan, limit):
+    work = [(value, layout)]
+    while work:
+        key = value, layout = work.pop()
+        if fits(value, layout) or key in plan.copies or key in plan.conversions:
+            continue
+        source = value.op
+        if isinstance(source, ops.ConvertLayout):
+            work.append((source.x, layout))
+            continue
+        if source is None or source.regions or not source.pure or isinstance(source, ops.Dot) or \
+                len(source.results) != 1:
+            plan.conversions[key] = None
+            plan.cost += conversion_cost(value)
+        else:
+            # An op whose only users are this conversion and its likes moves instead of being
+            # copied.
+            if len(value.uses) > 1 and not all(_converts_to(u, layout) for u in value.users):
+                plan.cost += prod(shape_of(value.type)) * (HEAVY if _heavy(source) else 1)
+            plan.copies[key] = source
+            work += _tiles_needed(source, layout)
+        if plan.cost >= limit:
             return False
     return True
 
@@ -218,30 +205,50 @@ def _needs_if(op: Op, layout: Layout) -> list[Layout | None]:
         op.results[0].type = old
 
 
-def _apply(value: Value, layout: Layout, plan: _Slice, made: dict[tuple[Value, Layout], Value]
-           ) -> Value:
-    if fits(value, layout):
-        return value
-    key = (value, layout)
-    if key in made:
-        return made[key]
+def _tiles_needed(op: Op, layout: Layout) -> list[tuple[Value, Layout]]:
+    """The tiles among the operands, and the layouts that they need for the result to have one."""
+    return [(v, need) for v, need in zip(op.operands, _needs_if(op, layout), strict=True)
+            if need is not None and isinstance(v.type, Tensor)]
+
+
+def _apply(root: Value, wanted: Layout, plan: _Slice) -> Value:
+    """Carry a plan out; the root in the layout wanted."""
+    made: dict[tuple[Value, Layout], Value] = {}
+    work = [(root, wanted)]
+    while work:
+        key = value, layout = work[-1]
+        source = value.op
+        needed: list[tuple[Value, Layout]] = []
+        if key not in made and key not in plan.conversions and not fits(value, layout):
+            assert source is not None
+            needed = [(source.x, layout)] if isinstance(source, ops.ConvertLayout) else \
+                _tiles_needed(source, layout)
+        missing = [k for k in needed if k not in made]
+        if missing:
+            work += reversed(missing)
+            continue
+        work.pop()
+        if key in made:
+            continue
+        if fits(value, layout):
+            made[key] = value
+        elif key in plan.conversions:
+            made[key] = _convert_after(value, layout)
+        elif isinstance(source, ops.ConvertLayout):
+            made[key] = made[source.x, layout]
+        else:
+            made[key] = _copy_in(value, layout, {v: made[v, need] for v, need in needed})
+    return made[root, wanted]
+
+
+def _copy_in(value: Value, layout: Layout, operands: dict[Value, Value]) -> Value:
+    """A copy of the op that makes `value`, with its result in a layout."""
     source = value.op
-    if isinstance(source, ops.ConvertLayout) and key not in plan.conversions:
-        return _apply(source.x, layout, plan, made)
-    if key in plan.conversions:
-        made[key] = _convert_after(value, layout)
-        return made[key]
-    assert source is not None
-    mapping: dict[Value, Value] = {}
-    for operand, need in zip(source.operands, _needs_if(source, layout), strict=True):
-        if need is not None and isinstance(operand.type, Tensor):
-            mapping[operand] = _apply(operand, need, plan, made)
-    copy = source.clone(mapping)
+    assert source is not None and source.parent is not None
+    copy = source.clone(operands)
     copy.results[0].type = with_layout(copy.results[0].type, layout)
-    assert source.parent is not None
     source.parent.insert(copy, source.next)
-    made[key] = copy.results[0]
-    return made[key]
+    return copy.results[0]
 
 
 def _convert_after(value: Value, layout: Layout) -> Value:

@@ -258,8 +258,7 @@ class Autotuner(Launchable):
               ) -> dict[Config, list[float]]:
         """Milliseconds of each config; what the kernel writes is restored between runs."""
         stream = raw_stream(trials[0].kwargs.get("stream", device.current_stream(index)))
-        kept: set[Span] = set()
-        zeroed: set[Span] = set()
+        kept, zeroed = set[Span](), set[Span]()
         for trial in trials:
             spans(trial.kernel, trial.keys, self.by_name(args, trial.kwargs),
                   (self.restore_value, kept), (self.reset_to_zero, zeroed))

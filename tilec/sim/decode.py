@@ -18,18 +18,8 @@ from tilec.sim.errors import SimError, Unsupported
 from tilec.sim.machine import Array, Code, Machine, Mask, Moves, positioned
 from tilec.sim.memory import GLOBAL_BASE, SHARED_START, Global, Local, Space, Window
 from tilec.sim.parser import shared_variables
-from tilec.sim.ptx import (
-    TYPE_BYTES,
-    Instr,
-    Kernel,
-    Module,
-    Operand,
-    Scope,
-    Variable,
-    align_up,
-    is_float,
-)
-from tilec.sim.rules import FLOAT_RULES, RULES
+from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable, align_up
+from tilec.sim.rules import rule_of
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _INT = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
@@ -332,8 +322,7 @@ class Decoder:
         """One instruction as code; what cannot be decoded raises when it is executed."""
         self.scope = instr.scope
         try:
-            rule = FLOAT_RULES.get(instr.op) if is_float(instr.type) else None
-            rule = rule or RULES.get(instr.op)
+            rule = rule_of(instr)
             if rule is None:
                 raise Unsupported(f"the instruction '{instr.op}'")
             code = rule(self, instr)

@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 from tilec.codegen.llvm import emit_ptx
 from tilec.compiler import PIPELINE, Compiled, Options, PassFailure, Stage, stage_level, stages
-from tilec.errors import InternalError, IRError, TilecError, ToolError
+from tilec.errors import (
+    CompilationError,
+    InternalError,
+    IRError,
+    OutOfResources,
+    TilecError,
+    ToolError,
+)
 from tilec.ir.core import Module
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
@@ -19,7 +26,7 @@ from tilec.ir.verifier import verify
 from tilec.passes.base import Pass, parse_pipeline
 from tilec.runtime.aot import specialized
 from tilec.target import DEFAULT, Target
-from tilec.tools.case import Case
+from tilec.tools.case import Case, with_barriers
 from tilec.tools.compile import load, split_signature
 from tilec.tools.run import add_launch_options, argument, grid_of
 
@@ -42,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         module = _module(args)
         target = Target.parse(args.target or str(module.attributes.get("target", DEFAULT)))
-        case = Case(args.func, [argument(text) for text in args.arg], grid_of(args.grid), args.seed,
+        case = Case(args.func, list(map(argument, args.arg)), grid_of(args.grid), args.seed,
                     args.rtol, args.atol)
         found = bisect(module, target, case, args.passes)
         if found is None:
@@ -68,10 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--passes", help="run these passes, not the pipeline from the file's level")
     parser.add_argument("--rtol", type=float, default=None, help="relative error that floats may "
                         "have (default: 32 units of the last place, 2 for 8 and 16 bits)")
-    parser.add_argument("--atol", type=float, default=None, help="absolute error that they may "
-                        "have (default: RTOL times the largest element)")
-    parser.add_argument("-o", "--output", default=".", metavar="DIR",
-                        help="where the input of the step at fault is left")
+    parser.add_argument("--atol", type=float, default=None,
+                        help="absolute error (default: RTOL times the largest element)")
+    parser.add_argument("-o", "--output", default=".", metavar="DIR", help="for the reproducer")
     return parser
 
 
@@ -96,22 +102,23 @@ def bisect(module: Module, target: Target, case: Case, passes: str | None = None
     """The first step after which the result changes, None if none does; prints a line for each.
 
     module: is transformed. passes: to run instead of the pipeline from the module's level on.
-    Raises ToolError if the kernel fails on this input as it is.
+    Raises TilecError where the module as it is fails on this input.
     """
     chosen = [s.run for s in PIPELINE] if passes is None else parse_pipeline(passes)
     made = Compiled(target, Options())
+    given = module.level
     want: list[Any] | None = None
     before = llir = ""
-    number = 0
     try:
         for number, name, level, content in _steps(module, target, passes, chosen, made):
             if level == "llir":
                 llir = str(content)
                 continue
-            assert not isinstance(content, bytes)
-            if want is None:
-                want = case.run(content)
-            what = case.change(want, content, made.shared)
+            runs: Any = content
+            if level == "lowered" and not _settled(given, chosen[:number], chosen[number:]):
+                runs = with_barriers(runs)
+            what = "" if want is None else case.change(want, runs, made.shared)
+            want = case.run(runs) if want is None else want
             print(f"{number:02} {name:28} {level:8} {'CHANGED' if what else 'same'}")
             if what and level == "ptx":
                 plain = emit_ptx(llir, target, opt_level=0, isolated=True)
@@ -121,29 +128,30 @@ def bisect(module: Module, target: Target, case: Case, passes: str | None = None
                 return Change(number, f"pass `{name}`", str(chosen[number - 1]), what, before)
             if isinstance(content, Module):
                 before = print_module(content, locations=True)
-    except PassFailure as e:
-        if e.index <= len(chosen):
+    except (PassFailure, InternalError, IRError) as e:
+        if isinstance(e, PassFailure) and e.index <= len(chosen):
             at = chosen[e.index - 1]
             return Change(e.index, f"pass `{at.name}`", str(at), str(e), before)
-        return Change(e.index, "code generation", "", str(e), before)
-    except (InternalError, IRError) as e:  # what passes raise is a PassFailure
-        return Change(number, "code generation", "", str(e), before)
+        return Change(len(PIPELINE) + 1, "code generation", "", str(e), before)
     return None
 
 
 def _steps(module: Module, target: Target, passes: str | None, chosen: Sequence[Pass],
            made: Compiled) -> Iterator[Stage]:
-    start = next(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
+    given = module.level
+    start = next(i for i in range(len(PIPELINE) + 1) if stage_level(i) == given)
     if passes is not None:
         yield Stage(0, "input", module.level, module)
         for i, p in enumerate(chosen, 1):
             try:
                 p.run(module)
                 verify(module)
+            except (CompilationError, OutOfResources):
+                raise
             except Exception as e:
                 raise PassFailure(i, f"pass `{p.name}`", e) from e
             yield Stage(i, p.name, module.level, module)
-        if module.level != "lowered":
+        if module.level != "lowered" or not _settled(given, chosen, ()):
             return
         start = len(PIPELINE)
     for stage in stages(module, target, start=start, stop_at="ptx", keep=made, verify_all=True):
@@ -151,17 +159,22 @@ def _steps(module: Module, target: Target, passes: str | None, chosen: Sequence[
             yield stage
 
 
+def _settled(given: str, done: Sequence[Pass], rest: Sequence[Pass]) -> bool:
+    """Whether a lowered module, made of one at level `given`, has its barriers."""
+    before, after = (any(p.name == "insert_barriers" for p in part) for part in (done, rest))
+    return not after and (before or given == "lowered")
+
+
 def _write(found: Change, module: Module, args: argparse.Namespace) -> tuple[Path, str]:
     """Leave the reproducer; its path and the command that shows the change."""
-    folder = Path(args.output)
-    folder.mkdir(parents=True, exist_ok=True)
     name = found.passes.partition("{")[0] or "codegen"
-    path = folder / f"{module.funcs[0].name}-before-{found.number:02}-{name}.tir"
+    path = Path(args.output) / f"{module.funcs[0].name}-before-{found.number:02}-{name}.tir"
     words = ["tilec-bisect", str(path), f"--passes={found.passes}", f"--grid={args.grid}"]
     words += [f"--arg={a}" for a in args.arg]
     words += [f"--{k}={getattr(args, k)}" for k in ("func", "seed", "target", "rtol", "atol")
               if getattr(args, k) not in (None, "")]
     command = shlex.join(words)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"// {command}\n{found.before}")
     return path, command
 

@@ -15,6 +15,7 @@ from tilec import sim
 from tilec.codegen.lower import symbol
 from tilec.errors import TilecError
 from tilec.interp.run import run as interpret
+from tilec.ir import ops
 from tilec.ir.core import Module
 from tilec.tools.run import pick
 
@@ -70,3 +71,13 @@ class Case:
             atol = rtol * largest if self.atol is None else self.atol
             near = finite & (np.abs(x - y) <= atol + rtol * np.abs(x))
             return near | (x == y) | (np.isnan(x) & np.isnan(y))
+
+
+def with_barriers(module: Module) -> Module:
+    """A copy with a barrier before whatever touches shared memory: a module that has been given
+    its shared memory, but not its barriers, runs as one that has."""
+    copy = module.clone()
+    for op in list(copy.walk()):
+        if op.parent is not None and op.class_effects & {"read_shared", "write_shared"}:
+            op.parent.insert(ops.Barrier(loc=op.loc), op)
+    return copy
