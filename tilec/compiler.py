@@ -44,9 +44,11 @@ from tilec.passes.dce import Dce
 from tilec.passes.form_fma import FormFma
 from tilec.passes.insert_barriers import InsertBarriers
 from tilec.passes.licm import Licm
+from tilec.passes.pipeline import Pipeline
 from tilec.passes.remove_layout_conversions import RemoveLayoutConversions
 from tilec.passes.reorder import Reorder
 from tilec.passes.reorder_broadcast import ReorderBroadcast
+from tilec.passes.schedule import Schedule
 from tilec.passes.unroll import Unroll
 from tilec.target import Target
 
@@ -74,6 +76,9 @@ PIPELINE: tuple[Step, ...] = (
     Step("gpu", AccelerateMatmul(), "before layouts flow: those of a dot count more than a load's"),
     Step("gpu", RemoveLayoutConversions(), "lets the accesses' layouts flow to everything else"),
     Step("gpu", Cse(), "rematerialisation leaves equal copies"),
+    Step("gpu", Schedule(), "once layouts are settled: what feeds a dot, and how wide it is read"),
+    Step("gpu", Pipeline(), "carries the schedule out"),
+    Step("gpu", Cse(), "the copies that run ahead repeat address arithmetic"),
     Step("gpu", Licm(), "a dot's operand that the loop does not change is converted before it"),
     Step("gpu", Reorder(), "loads first, once their addresses are settled"),
     Step("gpu", Dce(), "drops what only conversions used"),

@@ -212,3 +212,29 @@ def test_registers_are_estimated():
 def test_small_kernels_press_nothing():
     signature = {"x": "*fp32:16", "out": "*fp32:16"}
     assert not remarks_on(transpose, signature, {"N": 32, "REPEAT": 1}, kind="pressure")
+
+
+@function
+def matmul(a, b, c, K, B: tl.constexpr):
+    x = tl.make_block_ptr(a, (B, K), (K, 1), (0, 0), (B, 64), (1, 0))
+    y = tl.make_block_ptr(b, (K, B), (B, 1), (0, 0), (64, B), (1, 0))
+    acc = tl.zeros((B, B), tl.float32)
+    for _ in range(0, K, 64):
+        acc = tl.dot(tl.load(x), tl.load(y), acc)
+        x, y = x.advance((0, 64)), y.advance((64, 0))
+    i = tl.arange(0, B)
+    tl.store(c + i[:, None] * B + i[None, :], acc)
+
+
+def test_too_many_stages_are_refused_before_codegen(monkeypatch):
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "K": "i32:16"}
+    found = remarks_on(matmul, signature, {"B": 128}, num_stages=4)
+    buffers = [r.data for r in found if r.data.get("use") == "buffer"]
+    assert [(b["bytes"], b["stages"]) for b in buffers] == [(4 * 16384, 4)] * 2
+    assert {r.kind for r in found} >= {"access", "dot", "pipeline"}
+    monkeypatch.setattr(compiler, "to_llir", never)
+    with pytest.raises(OutOfResources) as caught:
+        remarks_on(matmul, signature, {"B": 128}, num_stages=8)
+    rows = [line.split() for line in caught.value.message.splitlines()[2:4]]
+    assert [row[:2] for row in rows] == [["131072", "8"]] * 2
+    assert caught.value.loc.file == __file__ and f"{__file__}:" in rows[0][-1]

@@ -118,7 +118,7 @@ class Memory:
         base = (len(self.allocations) + 1) * SPACING + low % 256
         first = self.arrays[names[0]]
         self.allocations.append(Allocation(base, _raw(low, high), names, first.dtype,
-                                           all(self.arrays[n].flags.writeable for n in names)))
+                                           any(self.arrays[n].flags.writeable for n in names)))
 
     def allocation_of(self, name: str) -> Allocation:
         """The allocation that holds the array of argument `name`."""

@@ -29,8 +29,26 @@ def packing(out_sizes: Sizes) -> tuple[tuple[int, int], ...]:
     return tuple(reversed(packed))
 
 
+class ByValue:
+    """Base of immutable values: compared and hashed by `_key`, which is worked out once."""
+
+    @cached_property
+    def _key(self) -> tuple[object, ...]:
+        raise NotImplementedError
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, ByValue) and self._key == other._key)
+
+
 @dataclass(frozen=True, eq=False)
-class BitMatrix:
+class BitMatrix(ByValue):
     """Value, structure and evaluation of a linear layout; `LinearLayout` adds the operations.
 
     in_sizes and out_sizes are (name, extent) pairs; columns[i][b] is the packed image of bit b of
@@ -42,22 +60,9 @@ class BitMatrix:
     columns: Columns
     flip_bits: int = 0
 
-    # ---- value semantics
     @cached_property
-    def _key(self) -> tuple[Sizes, Sizes, Columns, int]:
+    def _key(self) -> tuple[object, ...]:
         return (self.in_sizes, self.out_sizes, self.columns, self.flip_bits)
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(self._key)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, BitMatrix) and self._key == other._key
 
     def __str__(self) -> str:
         lines = []

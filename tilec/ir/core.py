@@ -233,7 +233,7 @@ class Op:
         if len(inferred) != len(given):
             raise self.fail(f"{len(given)} result types given, expected {len(inferred)}")
         for have, want in zip(given, inferred, strict=True):
-            if have != want and not refines(have, want):
+            if not refines(have, want):
                 raise self.fail(f"result type is {have}, expected {want}")
         return given
 

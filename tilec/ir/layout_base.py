@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import ClassVar
 
+from tilec.ir.bitmatrix import ByValue
 from tilec.ir.linear import LinearLayout, tile_outs
 
 Shape = tuple[int, ...]
@@ -16,7 +17,7 @@ LANES = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class Layout(ByValue):
     """Base of all named layouts; what counts to the compiler is equality of linear forms."""
 
     name: ClassVar[str] = ""
@@ -36,22 +37,13 @@ class Layout:
     def _key(self) -> tuple[object, ...]:
         return (self.name, *(getattr(self, f) for f in field_types(type(self))))
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash(self._key)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Layout) and self._key == other._key)
-
     def __str__(self) -> str:
         shown = ", ".join(f"{camel_case(f)} = {_text(getattr(self, f))}"
                           for f in field_types(type(self)))
         return f"{self.name}<{{{shown}}}>"
 
 
+@cache
 def field_types(cls: type[Layout]) -> dict[str, str]:
     """A layout class's fields in order, each with its annotation."""
     return {f.name: str(f.type) for f in fields(cls)}

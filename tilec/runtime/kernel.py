@@ -105,8 +105,9 @@ class CompiledKernel:
         module = build_module(self.fn, self.signature, self.constexprs, target=self.target,
                               num_warps=options.num_warps,
                               options={"num_stages": options.num_stages, "debug": options.debug})
-        if options.maxnreg:
-            module.attributes["maxnreg"] = options.maxnreg
+        for name in ("num_stages", "maxnreg"):
+            if getattr(options, name) != Options.__dataclass_fields__[name].default:
+                module.attributes[name] = getattr(options, name)
         return module
 
     def _compile(self, stop_at: str, keep: bool, instruments: Sequence[Instrument] = ()

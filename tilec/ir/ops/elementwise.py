@@ -33,7 +33,7 @@ class Elementwise(Op):
     def infer(self) -> Sequence[Type]:
         first = self.operands[0].type
         for other in self.operands[1:]:
-            if other.type != first and not refines(other.type, first):
+            if not refines(other.type, first):
                 raise self.fail(f"operand types differ: {first} and {other.type}")
         self._check_domain(first)
         return (first,)
@@ -152,9 +152,9 @@ class Select(Elementwise, name="tile.select"):
 
     def infer(self) -> Sequence[Type]:
         cond, a, b = (v.type for v in self.operands)
-        if a != b and not refines(b, a):
+        if not refines(b, a):
             raise self.fail(f"arms differ: {a} and {b}")
-        if cond != with_element(a, i1) and not refines(cond, with_element(a, i1)):
+        if not refines(cond, with_element(a, i1)):
             raise self.fail(f"condition is {cond}, expected {with_element(a, i1)}")
         return (a,)
 
