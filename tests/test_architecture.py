@@ -40,8 +40,9 @@ HEAVY = ("numpy", "llvmlite", "lark", "cuda", "ml_dtypes", "torch")
 # Ops that a table of rules leaves out, and why.
 ENDS = {"Yield", "Condition"}  # the op around them reads them
 MACHINE = {  # memory, control flow and the grid are the interpreter's, which has rules for them
-    "AllocShared", "Assert", "Assume", "AsyncCommit", "AsyncCopy", "AsyncWait", "AtomicRmw", "Barrier", "Breakpoint", "For", "If", "Load", "MemdescIndex", "MemdescTrans",
-    "NumPrograms", "Print", "ProgramId", "Reduce", "SharedLoad", "SharedStore", "Store", "While",
+    "AllocShared", "Assert", "Assume", "AsyncCommit", "AsyncCopy", "AsyncWait", "AtomicRmw",
+    "Barrier", "Breakpoint", "For", "If", "Load", "MemdescIndex", "MemdescTrans", "NumPrograms",
+    "Print", "ProgramId", "Reduce", "SharedLoad", "SharedStore", "Store", "While",
 }
 EXEMPT = {
     "eval": MACHINE | ENDS | {"Return"},

@@ -454,6 +454,20 @@ def test_a_value_that_all_programs_read_and_one_writes():
         assert out.tolist() == [3 if p in after else 0 for p in range(6)]
 
 
+def test_a_read_only_view_leaves_its_array_writable():
+    whole = np.zeros(4, np.float32)
+    view = whole[1:]
+    view.flags.writeable = False
+    body = """
+        %v = tile.load(%x) : f32
+        %one = tile.constant() {value = 1.0} : f32
+        %sum = tile.add(%v, %one) : f32
+        tile.store(%o, %sum)
+    """
+    launch("%o: ptr<f32>, %x: ptr<f32>", body, [whole, view])
+    assert whole.tolist() == [1, 0, 0, 0]
+
+
 def test_arrays_that_overlap_are_seen_as_one():
     body = offsets(4, limit=None) + pointer("x", "offs", 4) + pointer("o", "offs", 4) + """
         %v = tile.load(%xp) : tensor<4xf32>

@@ -208,3 +208,45 @@ def test_program_order(kernel: tilec.JITFunction, monkeypatch: pytest.MonkeyPatc
     assert not all(same(got[1:] if kernel is one_address_twice else got,
                         want[1:] if kernel is one_address_twice else want)
                    for got in outcomes(kernel)), "the test shows nothing"
+
+
+@tilec.jit
+def streams(p, o, n, N: tl.constexpr):
+    """One thread comes to each element, and every turn of the loop to others."""
+    i = tl.arange(0, N)
+    for start in range(0, n, N):
+        x = tl.load(p + start + i, mask=start + i < n)
+        tl.store(o + start + i, x * 2, mask=start + i < n)
+    tl.store(p + i, tl.load(o + i) + 1)
+    tl.store(o + i, i)
+
+
+@tilec.jit
+def rows(p, o, n, N: tl.constexpr):
+    row = tl.program_id(0) * n
+    i = tl.arange(0, N)
+    x = tl.load(p + row + i, mask=i < n, other=0)
+    tl.store(o + row + i, x - tl.max(x, 0), mask=i < n)
+
+
+def test_nothing_waits_where_no_other_thread_comes() -> None:
+    p, o = np.zeros(4 * N, np.int32), np.zeros(4 * N, np.int32)
+    for kernel, barriers in ((streams, 1), (rows, 0)):  # the one stands between loop and last load
+        made = kernel.warmup(p, o, N, N=N, grid=(1,), num_warps=4, target="sm_90a")
+        assert made.asm["lowered"].count("gpu.barrier") == barriers, kernel.name
+
+
+@tilec.jit
+def again_and_again(p, o, n, N: tl.constexpr):
+    """Loads that may not start before the store of the iteration before."""
+    i = tl.arange(0, N)
+    for _ in tl.range(0, n, num_stages=3):
+        tl.store(o + i, tl.load(p + i) + 1)
+
+
+@pytest.mark.parametrize("level", ["gpu", "lowered", "ptx"])
+def test_in_place_through_two_arguments_in_a_loop(level: str) -> None:
+    p = np.arange(N, dtype=np.int32)
+    made = again_and_again.warmup(p, p, 5, N=N, grid=(1,), num_warps=4, target="sm_90a")
+    made.run([p, p, 5], (1,), level=level)
+    np.testing.assert_array_equal(p, np.arange(N) + 5)

@@ -101,7 +101,7 @@ def _conversion(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape) -> None:
         f"{shown(op.result)} for {users}: "
     layouts = {"source": str(src.layout), "result": str(dst.layout), "loop": loop}
     if isinstance(plan, Shuffles):
-        count = plan.num_shuffles * len(moves.parts)
+        count = plan.num_shuffles * moves.parts
         remark(op, "conversion", f"{head}{count} shuffles a warp", how="shuffles", shuffles=count,
                **layouts)
         return
@@ -111,7 +111,7 @@ def _conversion(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape) -> None:
                bytes=scratch_bytes(op), **layouts)
         return
     bits = 8 * src.element.bytes
-    times = len(plan.repetitions) * len(moves.parts)
+    times = len(plan.repetitions) * moves.parts
     store = plan.store_route(bits, cg.target.sm >= 90)
     load = plan.load_route(bits, True)
     by = [name for name, route in (("stmatrix", store), ("ldmatrix", load)) if route.matrix]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from tilec.codegen.context import CodeGen, fragment_of, lower
-from tilec.codegen.emit import Reg
 from tilec.codegen.move import execute, through_memory
 from tilec.codegen.values import remap
 from tilec.ir import ops
@@ -76,27 +75,18 @@ def _move(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape) -> None:
         permutation = plan.plan.permutation if isinstance(plan.plan, Registers) else \
             tuple(range(dst.registers_per_part))
         registers = [part * src.registers_per_part + r
-                     for part, _ in plan.parts for r in permutation]
+                     for part in range(plan.parts) for r in permutation]
         cg.env[op.result] = remap(held, registers)
         return
     x = cg.e.as_stored(cg.whole(op.x))
     if plan.plan is None:
         moved = through_memory(cg, x, src, dst, op.offset)
     else:
-        moved = _parts(cg, op, x, src)
+        n, out = src.registers_per_part, []
+        for part in range(plan.parts):
+            if part and op.offset >= 0:
+                cg.barrier()  # parts take turns with the scratch
+            piece = cg.e.gather(x, range(part * n, (part + 1) * n))
+            out.append(execute(cg, plan.plan, piece, op.offset))
+        moved = cg.e.concat(out)
     cg.set(op.result, cg.e.as_held(moved, cg.element(op.result)))
-
-
-def _parts(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape, x: Reg, src: Fragment) -> Reg:
-    """One conversion for each odd index; they take turns with the scratch."""
-    assert isinstance(op.x.type, Tensor) and isinstance(op.result.type, Tensor)
-    plan = move_plan(op.x.type, op.result.type)
-    assert plan.plan is not None
-    n = src.registers_per_part
-    out = []
-    for number, (part, _) in enumerate(plan.parts):
-        if number and op.offset >= 0:
-            cg.barrier()
-        piece = cg.e.gather(x, range(part * n, (part + 1) * n))
-        out.append(execute(cg, plan.plan, piece, op.offset))
-    return cg.e.concat(out)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tilec.errors import CompilationError, InternalError, IRError, TilecError, did_you_mean
+from tilec.errors import CompilationError, InternalError, IRError, TilecError
 from tilec.frontend import expressions, loops, scope, statements  # noqa: F401  (register handlers)
 from tilec.frontend.calls import Inliner, run
 from tilec.frontend.function import MISSING, Function
-from tilec.frontend.signature import ArgSpec, Spec, parse_signature
+from tilec.frontend.signature import ArgSpec, Spec, check_names, parse_signature
 from tilec.frontend.visitor import Visitor
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Func, Module
@@ -78,12 +78,7 @@ def _run(v: Visitor) -> None:
 
 def _check_names(fn: Function, specs: Mapping[str, Spec], constexprs: Mapping[str, Any]) -> None:
     """Every parameter has either a type or a value."""
-    names = [p.name for p in fn.params]
-    for name in constexprs:
-        if name not in names:
-            raise CompilationError(f"`{fn.name}` has no parameter `{name}`", fn.def_location,
-                                   did_you_mean(name, names) or
-                                   f"its parameters are {', '.join(names)}")
+    check_names(fn, constexprs)
     for p in fn.params:
         if p.name in specs and p.is_constexpr:
             raise CompilationError(f"`{p.name}` of `{fn.name}` is a tl.constexpr, but the "

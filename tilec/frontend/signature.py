@@ -6,7 +6,7 @@ value, or the address, is divisible by 16.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,15 +82,21 @@ def _element(found: dt.dtype, text: str, where: str) -> ir.Element:
     return found.ir
 
 
-def parse_signature(fn: Function, signature: Mapping[str, Any]) -> dict[str, Spec]:
-    """The specs of `signature`, in the order of the parameters. CompilationError for a name that
-    is no parameter, or a type that is none."""
+def check_names(fn: Function, given: Iterable[str]) -> None:
+    """CompilationError for a name that is no parameter of `fn`."""
     names = [p.name for p in fn.params]
-    for name in signature:
+    for name in given:
         if name not in names:
             raise CompilationError(
                 f"`{fn.name}` has no parameter `{name}`", fn.def_location,
                 did_you_mean(name, names) or f"its parameters are {', '.join(names)}")
+
+
+def parse_signature(fn: Function, signature: Mapping[str, Any]) -> dict[str, Spec]:
+    """The specs of `signature`, in the order of the parameters. CompilationError for a name that
+    is no parameter, or a type that is none."""
+    check_names(fn, signature)
+    names = [p.name for p in fn.params]
     return {name: parse_spec(signature[name], name) for name in names if name in signature}
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from tilec.ir.axis import AxisAnalysis, low_bit
 from tilec.ir.core import Value
 from tilec.ir.fragment import Fragment, SharedTile, fragment, shared_tile
-from tilec.ir.layouts import Layout, RegisterLayout, SwizzledShared
+from tilec.ir.layouts import Layout, SwizzledShared
 from tilec.ir.linear import LinearLayout
 from tilec.ir.swizzle import VectorAccess, best_route, vector_width
 from tilec.ir.types import MemDesc, Pointer, Scalar, Tensor, element_of
 
 COPY_BYTES = (16, 8, 4)
-ROW_BYTES = 128
+BANK_BYTES = 128
 
 
 def buffer_bytes(buffer: Value) -> int:
@@ -89,35 +89,33 @@ def _joint(frag: Fragment, dim: int, target: LinearLayout, size: int, count: int
 # ---- layouts
 @lru_cache(maxsize=512)
 def operand_layout(shape: tuple[int, ...], element: Scalar, order: tuple[int, ...],
-                   readers: tuple[RegisterLayout, ...] = (),
-                   writer: RegisterLayout | None = None) -> SwizzledShared:
-    """The layout of a buffer for a tile that is written by 16-byte accesses along order[0] and read
-    into `readers` (dot operands): of all swizzles the one with the fewest wavefronts.
+                   readers: tuple[Layout, ...] = (), writer: Layout | None = None
+                   ) -> SwizzledShared:
+    """The layout of a buffer for a tile that `writer` fills, by 16-byte accesses along order[0],
+    and that is read in the layouts `readers`: the swizzle with the fewest wavefronts.
 
-    order: the dimensions, the one contiguous in global memory first.
+    order: the dimensions, the one contiguous in global memory first. Readers are of the same shape.
     """
-    tile = tuple(shared_tile(shape, SwizzledShared(1, 1, 1, order)).pow2)
-    row = tile[order[0]] * element.bytes
-    plain = SwizzledShared(1, 1, 1, order)
-    if len(shape) < 2 or row < 2 * COPY_BYTES[0]:
-        return plain
-    sides = [fragment(shape, side) for side in (*readers, *([writer] if writer else []))]
-    return min((plain, *_swizzles(row, element.bytes, order)),
-               key=lambda layout: _cost(layout, sides, shape, element.bytes * 8))
+    best = SwizzledShared(1, 1, 1, order)
+    row = shared_tile(shape, best).pow2[order[0]] * element.bytes
+    sides = [fragment(shape, side) for side in (*readers, *([] if writer is None else [writer]))]
+    cost = _cost(best, sides, element)
+    for layout in _swizzles(row, element.bytes, order) if len(shape) > 1 else ():
+        if (other := _cost(layout, sides, element)) < cost:
+            best, cost = layout, other
+    return best
 
 
-def _swizzles(row: int, size: int, order: tuple[int, ...]) -> Sequence[SwizzledShared]:
-    """Swizzles of chunks of 16 bytes, and of less, up to all banks' worth of them."""
-    found = []
-    for chunk in COPY_BYTES:
-        phases = min(row, ROW_BYTES) // chunk
-        if chunk >= size:
-            found.append(SwizzledShared(chunk // size, max(1, ROW_BYTES // row), phases, order))
-    return found
+def _swizzles(row: int, size: int, order: tuple[int, ...]) -> Iterator[SwizzledShared]:
+    """Swizzles of rows of `row` bytes, by chunks of 16 bytes and more, over all the banks."""
+    for chunk in (16, 32, 64):
+        phases = min(row, BANK_BYTES) // chunk
+        for rows in sorted({max(1, BANK_BYTES // row), 1, 2, 4}) if phases > 1 else ():
+            yield SwizzledShared(chunk // size, rows, phases, order)
 
 
-def _cost(layout: SwizzledShared, sides: Sequence[Fragment], shape: tuple[int, ...], bits: int
-          ) -> tuple[int, int]:
-    buffer = shared_tile(shape, layout)
-    costs = [best_route(access_map(side, buffer), bits, True).cost for side in sides]
+def _cost(layout: SwizzledShared, sides: Sequence[Fragment], element: Scalar) -> tuple[int, int]:
+    """(wavefronts, instructions) of one warp, over all sides."""
+    costs = [best_route(access_map(side, shared_tile(side.shape, layout)), element.bytes * 8,
+                        True).cost for side in sides]
     return sum(c[0] for c in costs), sum(c[1] for c in costs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 from tilec.ir.bitmatrix import ByValue
@@ -43,7 +43,6 @@ class Layout(ByValue):
         return f"{self.name}<{{{shown}}}>"
 
 
-@cache
 def field_types(cls: type[Layout]) -> dict[str, str]:
     """A layout class's fields in order, each with its annotation."""
     return {f.name: str(f.type) for f in fields(cls)}

@@ -115,11 +115,8 @@ def _plan(access: LinearLayout, bits: int, word: Sequence[int], inner_lanes: Seq
     if any(c & (ROW_BYTES * 8 // bits - 1) for c in others):
         return None
     free = [i for i, c in enumerate(registers) if c and i not in word]
-    thread = 0
-    for c in (*rows, *warps):
-        thread |= c
-    # The lanes of further matrices take over bits that would need an XOR of their own.
-    free.sort(key=lambda i: (not registers[i] & thread, i))
+    # The lowest registers make one instruction's results, as they make one mma's operand: both
+    # want neighbouring registers, and any other choice costs a move for each.
     matrices = free[:log2_exact(MAX_MATRICES)]
     columns = [*rows, *(registers[i] for i in matrices)]
     columns += [0] * (len(lanes) - len(columns))

@@ -136,12 +136,12 @@ def reduce_scratch(op: ops.Reduce) -> int:
 class MovePlan:
     """A change of layout or shape.
 
-    parts: pairs (odd part of the source, odd part of the result), each moved by `plan`. When
-    `plan` is None, everything goes through row-major memory instead.
+    plan moves each of the `parts` odd parts to the one of the same number. When it is None,
+    everything goes through row-major memory instead.
     """
 
     plan: Plan | None
-    parts: tuple[tuple[int, int], ...] = ()
+    parts: int = 1
 
 
 @lru_cache(maxsize=1024)
@@ -153,8 +153,7 @@ def move_plan(src: Tensor, dst: Tensor) -> MovePlan:
     bits = 8 * src.element.bytes
     linear = a.linear if a.pow2 == b.pow2 else a.linear.reshape_outs(tile_outs(b.pow2))
     # Odd parts are numbered row-major on both sides, and a reshape keeps row-major order.
-    return MovePlan(plan_conversion(linear, b.linear, bits),
-                    tuple((i, i) for i in range(prod(a.odd))))
+    return MovePlan(plan_conversion(linear, b.linear, bits), prod(a.odd))
 
 
 def move_scratch(src: Tensor, dst: Tensor) -> int:

@@ -167,9 +167,9 @@ def best_swizzle(src: LinearLayout, dst: LinearLayout, bits: int) -> Swizzle:
     src and dst map (register, lane, warp) to one output, the flat index.
     """
     found: list[Swizzle] = []
-    for vector, *lanes in (*_vector_candidates(src, dst, bits),
-                           *_matrix_candidates(src, dst, bits)):
-        memory = _swizzled_memory(src, vector, *lanes, bits)
+    for vector, src_lanes, dst_lanes in (*_vector_candidates(src, dst, bits),
+                                         *_matrix_candidates(src, dst, bits)):
+        memory = _swizzled_memory(src, vector, src_lanes, dst_lanes, bits)
         store, load = src.invert_and_compose(memory), dst.invert_and_compose(memory)
         vectors = best_vector(store, bits), best_vector(load, bits)
         found.append(Swizzle(memory, store, load, *vectors))

@@ -93,6 +93,12 @@ def _pointee(t: Type) -> Scalar:
 
 def forget(accesses: Iterable[Access], loop: Op) -> set[Access]:
     """The accesses as the next iteration of `loop` sees them: values made inside are others."""
+    inside = _made_inside(loop)
+    return {replace(a, ptr=None if a.ptr in inside else a.ptr, span=_earlier(a.span, loop, inside))
+            for a in accesses}
+
+
+def _made_inside(loop: Op) -> set[Value]:
     inside: set[Value] = set()
     blocks = list(loop.regions)
     while blocks:
@@ -101,8 +107,7 @@ def forget(accesses: Iterable[Access], loop: Op) -> set[Access]:
         for op in block:
             inside.update(op.results)
             blocks += op.regions
-    return {replace(a, ptr=None if a.ptr in inside else a.ptr, span=_earlier(a.span, loop, inside))
-            for a in accesses}
+    return inside
 
 
 def _earlier(span: Span | None, loop: Op, inside: set[Value]) -> Span | None:
@@ -137,6 +142,19 @@ class GlobalAccesses:
                 private=not load or _exclusive(op.ptr.type), distinct=self._distinct(op.ptr),
                 span=self._span(op.ptr))
         return self.found[op]
+
+    def crosses(self, read: MemoryOp, write: MemoryOp, loop: Op) -> bool:
+        """Whether a read of a loop's later iteration may see what an earlier one writes.
+
+        With different parameters element by element only: so if reads come to new places each.
+        """
+        a, b = self.of(read), self.of(write)
+        if a.roots is None or b.roots is None or a.roots & b.roots:
+            return True
+        if _elements(a.type) != _elements(b.type):
+            return False
+        before = _earlier(a.span, loop, _made_inside(loop))
+        return a.span is None or before is None or not before.apart(a.span)
 
     @cached_property
     def _sources(self) -> dict[Value, list[Value]]:

@@ -78,7 +78,7 @@ class _Inserter:
                 pending.merge(arm)
             return
         # A loop: what an iteration leaves pending meets the next one, so go round until nothing
-        # grows. Each round places its barriers anew, since an early one can make later ones needless.
+        # grows. Each round places barriers anew: an early one can make later ones needless.
         entry = pending.copy()
         entry.shared = entry.shared.entering()
         before = len(self.inserted)

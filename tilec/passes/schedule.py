@@ -104,12 +104,10 @@ class _Scheduler:
 
     def written(self, load: ops.Load, accesses: GlobalAccesses) -> str:
         """Why the loop's writes may change what the load reads, or an empty string."""
-        roots = accesses.of(load).roots
         for op in self.loop.walk():
-            if isinstance(op, MemoryOp) and "write" in op.effects and op is not load:
-                other = accesses.of(op).roots
-                if roots is None or other is None or roots & other:
-                    return f"the loop writes to what it reads, at {op.loc}"
+            if isinstance(op, MemoryOp) and "write" in op.effects and op is not load and \
+                    accesses.crosses(load, op, self.loop):
+                return f"the loop may write to what it reads, at {op.loc}"
         return ""
 
 

@@ -11,6 +11,7 @@ from tilec.ir.core import Op, Value
 from tilec.ir.ops.base import ScratchOp
 from tilec.ir.ops.gpu import allocation
 from tilec.ir.scratch import meets_inside, scratch_bytes
+from tilec.ir.types import MemDesc
 
 # Groups of copies that are told apart; an older one counts as done at the next wait.
 MAX_GROUPS = 32
@@ -62,7 +63,9 @@ def place_of(buffer: Value) -> Place:
     place = Place(alloc.offset, alloc.offset + buffer_bytes(alloc.result))
     if not isinstance(view, ops.MemdescIndex):
         return place
-    stages = alloc.result.type.stages
+    t = alloc.result.type
+    assert isinstance(t, MemDesc)
+    stages = t.stages
     in_loop = any(isinstance(a, (ops.For, ops.While)) for a in view.ancestors())
     if view.ahead >= 0 and in_loop:
         return replace(place, stages=stages, stage=view.ahead % stages, moving=True)

@@ -10,7 +10,7 @@ from tilec.codegen.cubin import available
 from tilec.compiler import Options
 from tilec.errors import BRIEF, CompilationError, did_you_mean
 from tilec.frontend.function import MISSING, Function
-from tilec.frontend.signature import parse_signature
+from tilec.frontend.signature import check_names, parse_signature
 from tilec.language.values import unwrap
 from tilec.runtime.arguments import as_plain, constant, constexpr_handler
 from tilec.runtime.kernel import CompiledKernel
@@ -40,11 +40,8 @@ def specialized(fn: Function, signature: Mapping[str, Any],
         raise CompilationError(f"tilec.compile needs a @tilec.jit function, found {fn!r}")
     values = {k: constant(constexpr_handler(v)[0]) for k, v in (constexprs or {}).items()}
     specs = parse_signature(fn, signature)
-    names = [p.name for p in fn.params]
+    check_names(fn, values)
     for name in values:
-        if name not in names:
-            raise CompilationError(f"`{fn.name}` has no parameter `{name}`", fn.def_location,
-                                   did_you_mean(name, names))
         if name in specs:
             raise CompilationError(f"`{name}` is both in the signature and in the constexprs",
                                    fn.def_location)

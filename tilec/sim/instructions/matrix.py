@@ -7,6 +7,7 @@ a row-major operand holds row g (or g + 8) and consecutive columns from t times 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ _RESULTS = {"f16": ("f16", "f32"), "s8": ("s32",), "u8": ("s32",), "f64": ("f64"
             "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32")}
 _FORM = re.compile(r"sync\.aligned\.m(\d+)n8k(\d+)\.row\.col\.(?:satfinite\.)?"
                    r"(\w+)\.(\w+)\.(\w+)\.(\w+)")
+_INTEGERS: dict[str, Any] = {"s8": np.int8, "u8": np.uint8, "s32": np.int32}
 _MIXED = ({"s8", "u8"}, {"e4m3", "e5m2"})
 
 
@@ -78,14 +80,10 @@ def elements(arrays: list[Array], ty: str) -> Array:
     raw = np.stack(arrays)
     if ty == "tf32":
         raw &= np.uint32(0xFFFFE000)
-    if ty in ("s32", "f32", "f64"):
-        values = raw
-    elif ty in ("s8", "u8"):
-        values = raw.view(np.int8 if ty == "s8" else np.uint8)
-    else:
-        values = floats.widen(raw.view(floats.FORMATS[ty].bits), ty)
-    kind = np.int64 if ty in ("s32", "s8", "u8") else np.float64
-    return values.astype(kind).reshape(len(arrays), -1, 8, 4, values.size // raw.size)
+    integer = _INTEGERS.get(ty)
+    values = raw.view(integer or floats.FORMATS[ty].kind)
+    wide = values.astype(np.float64 if integer is None else np.int64)
+    return wide.reshape(len(arrays), -1, 8, 4, values.size // raw.size)
 
 
 def along_k(arrays: list[Array], ty: str, rows: int) -> Array:
