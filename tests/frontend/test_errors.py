@@ -250,7 +250,7 @@ def test_refused_at_decoration(text, message):
 
 def test_source_that_cannot_be_read():
     scope = {}
-    exec("def k(x):\n    pass\n", scope)
+    exec(compile("def k(x):\n    pass\n", "<nowhere>", "exec"), scope)
     with pytest.raises(CompilationError, match="source of `k` cannot be read") as caught:
         function(scope["k"])
     assert "notebook" in caught.value.advice

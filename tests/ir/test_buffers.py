@@ -5,12 +5,16 @@ from collections import Counter
 
 import pytest
 
-from tilec.ir.buffers import access_map, operand_layout
+from tilec.errors import IRError
+from tilec.ir.buffers import access_map, operand_layout, stage_bytes
 from tilec.ir.fragment import Fragment, SharedTile, fragment, shared_tile
-from tilec.ir.layouts import Blocked, DotOperand, Mma, SwizzledShared
-from tilec.ir.matrix import find_ldmatrix
+from tilec.ir.layout_base import SharedLayout
+from tilec.ir.layouts import Blocked, DotOperand, Mma, NvmmaShared, SharedLinear, SwizzledShared
+from tilec.ir.parser import parse
+from tilec.ir.printer import print_module
 from tilec.ir.swizzle import best_route
-from tilec.ir.types import Scalar, bf16, f16, f32, f64, i8
+from tilec.ir.types import MemDesc, f16, f32, f64, i8
+from tilec.ir.verifier import verify
 
 SIZES = {1: i8, 2: f16, 4: f32, 8: f64}
 BANKS = 32
@@ -93,5 +97,98 @@ def test_operands_meet_no_bank_twice(size: int, index: int, order: tuple[int, in
     buffer = shared_tile(shape, layout)
     stored, how = worst(buffer, fragment(shape, filler), size)
     loaded, read = worst(buffer, fragment(shape, reader), size)
-    print(shape, order, layout, stored, how, loaded, read)
     assert (stored, loaded) == (1, 1), (str(layout), how, read)
+    assert how == "16 bytes"
+    along_k = order[0] == 1 - index
+    if size < 8 and (along_k or size == 2):
+        assert read == ("matrix" if along_k else "matrix.trans")
+    # Bytes of one column in short rows are the only case in which rows must change places.
+    assert isinstance(layout, SwizzledShared) or (size == 1 and not along_k)
+
+
+def test_two_readers() -> None:
+    mma = Mma(2, (2, 2), (16, 8))
+    readers = DotOperand(mma, 0, 2), DotOperand(mma, 1, 2)
+    filler = writer((64, 64), 2, (1, 0), 4)
+    layout = operand_layout((64, 64), f16, (1, 0), readers, filler)
+    assert layout == SwizzledShared(8, 1, 8, (1, 0))
+    for reader in readers:
+        assert worst(shared_tile((64, 64), layout), fragment((64, 64), reader), 2)[0] == 1
+
+
+def test_vectors_are_plain() -> None:
+    layout = Blocked((4,), (32,), (4,), (0,))
+    assert operand_layout((512,), f32, (0,), (layout,), layout) == SwizzledShared(1, 1, 1, (0,))
+
+
+# ---- transposed views
+@pytest.mark.parametrize("layout", [
+    SwizzledShared(8, 1, 4, (1, 0)), SwizzledShared(4, 2, 2, (0, 1)), NvmmaShared(32, True, 16),
+    NvmmaShared(32, False, 16),
+    SharedLinear(((0, 1), (0, 2), (0, 4), (0, 8), (1, 0), (2, 0), (4, 4), (8, 2)))])
+@pytest.mark.parametrize("shape", [(16, 16), (48, 80), (80, 16), (16, 48)])
+def test_transposing_moves_nothing(layout: SharedLayout, shape: tuple[int, int]) -> None:
+    flipped = layout.permuted((1, 0))
+    here, there = shared_tile(shape, layout), shared_tile(shape[::-1], flipped)
+    assert flipped.permuted((1, 0)) == layout and layout.permuted((0, 1)) == layout
+    offsets = set()
+    for i, j in itertools.product(*map(range, shape)):
+        assert here.offset((i, j)) == there.offset((j, i))
+        offsets.add(here.offset((i, j)))
+    assert offsets == set(range(shape[0] * shape[1]))
+
+
+def test_bytes() -> None:
+    layout = SwizzledShared(4, 1, 8, (1, 0))
+    assert stage_bytes(MemDesc((96, 32), f32, layout)) == 96 * 32 * 4
+    assert stage_bytes(MemDesc((34, 32), f32, layout)) == 64 * 32 * 4  # 34 is stored as 64
+    assert stage_bytes(MemDesc((3, 96, 32), f32, layout)) == 96 * 32 * 4
+
+
+# ---- what the ops refuse
+GOOD = """#s = swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 0]}>
+#f = swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [0, 1]}>
+#b = blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
+module attributes {level = "gpu", num_warps = 4} {
+  func @k(%p: ptr<f16>, %n: i32, %w: i64) {
+    %q = tile.splat(%p) : tensor<96x64xptr<f16>, #b>
+    %a = gpu.alloc_shared() : memdesc<3x96x64xf16, #s>
+    %i = gpu.memdesc_index(%a, %n) {ahead = 2} : memdesc<96x64xf16, #s>
+    gpu.async_copy(%q, %i)
+    gpu.async_commit()
+    gpu.async_wait() {pending = 1}
+    %t = gpu.memdesc_trans(%i) {order = [1, 0]} : memdesc<64x96xf16, #f>
+    %x = gpu.shared_load(%i) : tensor<96x64xf16, #b>
+    gpu.shared_store(%i, %x)
+    func.return()
+  }
+}
+"""
+
+
+def test_buffer_ops_round_trip() -> None:
+    m = parse(GOOD)
+    verify(m)
+    assert print_module(parse(print_module(m))) == print_module(m)
+
+
+@pytest.mark.parametrize("old,new,message", [
+    ("gpu.memdesc_index(%a, %n)", "gpu.memdesc_index(%i, %n)", "not defined"),
+    ("gpu.memdesc_index(%a, %n)", "gpu.memdesc_index(%a, %w)", "index is i64, expected i32"),
+    ("{ahead = 2}", "{ahead = -2}", "ahead is -2, expected -1 or more"),
+    ("{ahead = 2} : memdesc<96x64xf16, #s>", ": memdesc<3x96x64xf16, #s>", "result type"),
+    ("gpu.async_copy(%q, %i)", "gpu.async_copy(%q, %a)", "expected a single buffer"),
+    ("gpu.memdesc_trans(%i) {order = [1, 0]}", "gpu.memdesc_trans(%i) {order = [1, 1]}",
+     r"order is \[1, 1\], expected a permutation"),
+    ("memdesc<64x96xf16, #f>", "memdesc<64x96xf16, #s>", "result type"),
+    ("gpu.async_wait() {pending = 1}", "gpu.async_wait() {pending = -1}", "pending is -1"),
+    ("gpu.shared_store(%i, %x)", "gpu.shared_store(%t, %x)", "cannot store"),
+    ("memdesc<3x96x64xf16, #s>", "memdesc<2x3x96x64xf16, #s>", "has a layout of rank 2"),
+    ("memdesc<3x96x64xf16, #s>", "memdesc<3x96x64xf16, #b>", "is not a layout of shared memory"),
+    ("= tile.splat(%p) : tensor<96x64xptr<f16>, #b>", "= tile.splat(%p) : tensor<64x64xptr<f16>, #b>",
+     "cannot copy"),
+])
+def test_buffer_ops_refuse(old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(IRError, match=message):
+        verify(parse(GOOD.replace(old, new, 1)))

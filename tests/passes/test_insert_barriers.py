@@ -246,7 +246,8 @@ def again_and_again(p, o, n, N: tl.constexpr):
 
 @pytest.mark.parametrize("level", ["gpu", "lowered", "ptx"])
 def test_in_place_through_two_arguments_in_a_loop(level: str) -> None:
-    p = np.arange(N, dtype=np.int32)
-    made = again_and_again.warmup(p, p, 5, N=N, grid=(1,), num_warps=4, target="sm_90a")
-    made.run([p, p, 5], (1,), level=level)
-    np.testing.assert_array_equal(p, np.arange(N) + 5)
+    for seed in SEEDS:
+        p = np.arange(N, dtype=np.int32)
+        made = again_and_again.warmup(p, p, 5, N=N, grid=(1,), num_warps=4, target="sm_90a")
+        made.run([p, p, 5], (1,), level=level, seed=seed)
+        np.testing.assert_array_equal(p, np.arange(N) + 5)

@@ -60,7 +60,7 @@ def _by_tensor_cores(cg: CodeGen, op: ops.Dot, instruction: MmaInstruction) -> R
     starts = a.starts(extent)
     assert starts == b.starts(extent), "the operands of a dot hold different k"
     # Small terms first; three products stand for one of twice the precision.
-    terms = ((1, 0), (0, 1), (0, 0)) if len(a.parts) > 1 else ((0, 0),)
+    terms = ((1, 2), (2, 1), (0, 0)) if len(a.parts) > 1 else ((0, 0),)
     zero = cg.e.const(0, a.parts[0][0].elem)
     for first in range(0, len(starts), instruction.words):
         ks = starts[first:first + instruction.words]
@@ -103,7 +103,8 @@ def _without_dead(cg: CodeGen, x: Reg, frag: Fragment, k_dim: int) -> Reg:
 
 
 def _tf32(cg: CodeGen, x: Reg, split: bool) -> tuple[list[Reg], ...]:
-    """f32 lanes rounded to tf32, and if `split` what that drops, rounded too."""
+    """f32 lanes rounded to tf32; if `split`, also what that drops, rounded too, and the first with
+    0 for infinities, whose products with a rest of 0 would be NaN."""
     e = cg.e
 
     def rounded(v: Reg) -> Reg:
@@ -113,14 +114,14 @@ def _tf32(cg: CodeGen, x: Reg, split: bool) -> tuple[list[Reg], ...]:
     big = [rounded(v) for v in lanes]
     if not split:
         return (big,)
-    small = []
+    zero, infinity = e.const(0.0, "float"), e.const(float("inf"), "float")
+    small, finite = [], []
     for v, top in zip(lanes, big, strict=True):
-        # An infinity leaves no rest; inf - inf would be NaN.
         wide = e.bitcast(top, "float", 0)
-        size = e.generic("fabs", wide)
-        finite = e.compare("one", size, e.const(float("inf"), "float"))
-        small.append(rounded(e.select(finite, e.binary("fsub", v, wide), e.const(0.0, "float"))))
-    return big, small
+        is_finite = e.compare("one", e.generic("fabs", wide), infinity)
+        small.append(rounded(e.select(is_finite, e.binary("fsub", v, wide), zero)))
+        finite.append(e.select(is_finite, top, e.const(0, "i32")))
+    return big, small, finite
 
 
 class _Sums:

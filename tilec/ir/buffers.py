@@ -7,10 +7,12 @@ from functools import lru_cache
 
 from tilec.ir.axis import AxisAnalysis, low_bit
 from tilec.ir.core import Value
+from tilec.ir.f2 import log2_exact
 from tilec.ir.fragment import Fragment, SharedTile, fragment, shared_tile
-from tilec.ir.layouts import Layout, SwizzledShared
+from tilec.ir.layout_base import SharedLayout
+from tilec.ir.layouts import Layout, SharedLinear, SwizzledShared
 from tilec.ir.linear import LinearLayout
-from tilec.ir.swizzle import VectorAccess, best_route, vector_width
+from tilec.ir.swizzle import VectorAccess, best_route, swizzle_chunks, vector_width
 from tilec.ir.types import MemDesc, Pointer, Scalar, Tensor, element_of
 
 COPY_BYTES = (16, 8, 4)
@@ -90,19 +92,23 @@ def _joint(frag: Fragment, dim: int, target: LinearLayout, size: int, count: int
 @lru_cache(maxsize=512)
 def operand_layout(shape: tuple[int, ...], element: Scalar, order: tuple[int, ...],
                    readers: tuple[Layout, ...] = (), writer: Layout | None = None
-                   ) -> SwizzledShared:
+                   ) -> SharedLayout:
     """The layout of a buffer for a tile that `writer` fills, by 16-byte accesses along order[0],
-    and that is read in the layouts `readers`: the swizzle with the fewest wavefronts.
+    and that is read in the layouts `readers`: the swizzle with the fewest wavefronts, explicit
+    bases where no regular one is as good.
 
     order: the dimensions, the one contiguous in global memory first. Readers are of the same shape.
     """
-    best = SwizzledShared(1, 1, 1, order)
+    best: SharedLayout = SwizzledShared(1, 1, 1, order)
     row = shared_tile(shape, best).pow2[order[0]] * element.bytes
     sides = [fragment(shape, side) for side in (*readers, *([] if writer is None else [writer]))]
     cost = _cost(best, sides, element)
     for layout in _swizzles(row, element.bytes, order) if len(shape) > 1 else ():
         if (other := _cost(layout, sides, element)) < cost:
             best, cost = layout, other
+    if readers and writer is not None and row >= 16:
+        made = _explicit(sides[-1], sides[0], order[0], element)
+        return made if _cost(made, sides, element)[0] < cost[0] else best
     return best
 
 
@@ -114,7 +120,16 @@ def _swizzles(row: int, size: int, order: tuple[int, ...]) -> Iterator[SwizzledS
             yield SwizzledShared(chunk // size, rows, phases, order)
 
 
-def _cost(layout: SwizzledShared, sides: Sequence[Fragment], element: Scalar) -> tuple[int, int]:
+def _explicit(writer: Fragment, reader: Fragment, fastest: int, element: Scalar) -> SharedLinear:
+    """Chunks of 16 bytes along a dimension, arranged for both sides."""
+    src, dst = (side.linear.without_zero_bases("register") for side in (writer, reader))
+    chunk = [src.pack([1 << bit if d == fastest else 0 for d in range(len(writer.shape))])
+             for bit in range(log2_exact(16 // element.bytes))]
+    flat = swizzle_chunks(src.flatten_outs(), dst.flatten_outs(), chunk, element.bytes * 8)
+    return SharedLinear(flat.reshape_outs(src.out_sizes).bases_of("offset"))
+
+
+def _cost(layout: SharedLayout, sides: Sequence[Fragment], element: Scalar) -> tuple[int, int]:
     """(wavefronts, instructions) of one warp, over all sides."""
     costs = [best_route(access_map(side, shared_tile(side.shape, layout)), element.bytes * 8,
                         True).cost for side in sides]

@@ -37,11 +37,6 @@ def storage_shape(shape: Shape) -> tuple[Shape, Shape]:
     return tuple(p[0] for p in parts), tuple(p[1] for p in parts)
 
 
-def odd_dims(shape: Shape) -> list[int]:
-    """Dimensions whose extent has an odd part."""
-    return [d for d, n in enumerate(storage_shape(shape)[0]) if n > 1]
-
-
 def odd_factors_stay(src: Shape, dst: Shape) -> bool:
     """Whether a row-major reshape leaves every odd or padded factor where it is.
 

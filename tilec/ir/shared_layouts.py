@@ -111,6 +111,12 @@ class SharedLinear(SharedLayout):
     def rank(self) -> int:
         return len(self.offset[0])
 
+    @property
+    def dims_from_fastest(self) -> tuple[int, ...]:
+        """In the order in which the bases first reach them."""
+        reached = [d for v in self.offset for d, c in enumerate(v) if c]
+        return tuple(dict.fromkeys((*reached, *reversed(range(self.rank)))))
+
     def permuted(self, order: Shape) -> SharedLinear:
         return SharedLinear(tuple(tuple(v[d] for d in order) for v in self.offset))
 

@@ -176,6 +176,25 @@ def best_swizzle(src: LinearLayout, dst: LinearLayout, bits: int) -> Swizzle:
     return min(found, key=lambda swizzle: swizzle.cost(bits))
 
 
+def swizzle_chunks(src: LinearLayout, dst: LinearLayout, chunk: list[int], bits: int
+                   ) -> LinearLayout:
+    """The order of elements best for storing whole chunks from src and loading to dst, by vectors.
+
+    chunk: the index bits that lie lowest. src and dst are as in `best_swizzle`.
+    """
+    held = _leading(chunk, dst)
+    return _swizzled_memory(src, chunk, _wavefront_lanes(src, bits << len(chunk)),
+                            _wavefront_lanes(dst, bits << held), bits)
+
+
+def _leading(vector: Sequence[int], layout: LinearLayout) -> int:
+    """How many of the lowest bits of a vector lie in registers."""
+    held = 0
+    while held < len(vector) and vector[held] in layout.columns_of("register"):
+        held += 1
+    return held
+
+
 def _swizzled_memory(src: LinearLayout, vector: list[int], src_lanes: list[int],
                      dst_lanes: list[int], bits: int) -> LinearLayout:
     """offset -> flat index with these lowest bits and, if possible, no conflicts on either side.
@@ -207,10 +226,8 @@ def _matrix_candidates(src: LinearLayout, dst: LinearLayout, bits: int) -> Itera
     """Rows of matrices as the lowest bits, for the load (ldmatrix) or the store (stmatrix)."""
     for loads, mine, other in ((True, dst, src), (False, src, dst)):
         for row, rows in matrix_tiles(mine, bits):
-            held = 0
-            while held < len(row) and row[held] in other.columns_of("register"):
-                held += 1
-            lanes, rows = _wavefront_lanes(other, bits << held), [c for c in rows if c]
+            lanes = _wavefront_lanes(other, bits << _leading(row, other))
+            rows = [c for c in rows if c]
             yield (row, lanes, rows) if loads else (row, rows, lanes)
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilec.ir.core import Op, Value, attr, operand
-from tilec.ir.fragment import odd_dims, shared_tile
+from tilec.ir.fragment import shared_tile
 from tilec.ir.layout_base import SharedLayout
-from tilec.ir.layouts import SharedLinear
 from tilec.ir.ops.base import ExplicitType, ScratchOp
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.types import MemDesc, Tensor, Type, i32
@@ -89,8 +88,6 @@ class MemdescTrans(Op, name="gpu.memdesc_trans"):
             raise self.fail(f"order is {list(self.order)}, expected a permutation of "
                             f"{list(range(len(t.shape)))}")
         assert isinstance(t.layout, SharedLayout)
-        if isinstance(t.layout, SharedLinear) and len(odd_dims(t.shape)) > 1:
-            raise self.fail("cannot transpose explicit bases with two odd extents")
         return (MemDesc(tuple(t.shape[d] for d in self.order), t.element,
                         t.layout.permuted(self.order)),)
 
