@@ -183,23 +183,23 @@ def rms_case(torch: Any, rows: int, cols: int) -> Case:
     case = Case(f"rmsnorm bf16 {rows}x{cols}", traffic, lambda: args[0][1].fill_(math.nan),
                 close_to(torch, norm(args[0][0].float(), (cols,), w.float(), eps)))
 
-    def ours(warps: int, late: bool) -> Launch:
+    def ours(warps: int, reload: bool) -> Launch:
         def launch(i: int) -> Any:
             x, out = args[i % len(args)]
-            example.rms_norm(x, w, out, rstd, eps, warps, late)
+            example.rms_norm(x, w, out, rstd, eps, warps, reload)
             return out
         return launch
 
-    def theirs(warps: int, late: bool) -> Launch:
+    def theirs(warps: int, reload: bool) -> Launch:
         def launch(i: int) -> Any:
             x, out = args[i % len(args)]
             twin.rms_norm_kernel[(rows,)](x, w, out, rstd, cols, eps, BLOCK=cols, EVEN=True,
-                                          LATE=late, num_warps=warps)
+                                          RELOAD=reload, num_warps=warps)
             return out
         return launch
 
-    options = {f"{n} warps" + ", late weights" * late: (n, late)
-               for n in warps_for(cols) for late in (False, True)}
+    options = {"reloading, " * reload + f"{n} warps": (n, reload)
+               for n in warps_for(cols) for reload in (False, True)}
     case.run["tilec"] = {name: ours(*option) for name, option in options.items()}
     if twin is not None:
         case.run["Triton"] = {name: theirs(*option) for name, option in options.items()}

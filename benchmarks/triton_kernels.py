@@ -90,21 +90,24 @@ def layer_norm_kernel(x_ptr, w_ptr, b_ptr, out_ptr, mean_ptr, rstd_ptr, n_cols, 
 
 
 @triton.jit
+def read_row(row_ptr, cols, n_cols, EVEN: tl.constexpr, POLICY: tl.constexpr):
+    if EVEN:
+        return tl.load(row_ptr + cols, eviction_policy=POLICY).to(tl.float32)
+    return tl.load(row_ptr + cols, mask=cols < n_cols, other=0.0,
+                   eviction_policy=POLICY).to(tl.float32)
+
+
+@triton.jit
 def rms_norm_kernel(x_ptr, w_ptr, out_ptr, rstd_ptr, n_cols, eps, BLOCK: tl.constexpr,
-                    EVEN: tl.constexpr, LATE: tl.constexpr = False):
+                    EVEN: tl.constexpr, RELOAD: tl.constexpr = False):
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
-    if EVEN:
-        x = tl.load(x_ptr + row * n_cols + cols).to(tl.float32)
-    else:
-        x = tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
+    x = read_row(x_ptr + row * n_cols, cols, n_cols, EVEN, "evict_last" if RELOAD else "")
     rstd = tl.rsqrt(tl.sum(x * x, 0) / n_cols + eps)
-    if LATE:
+    if RELOAD:
         tl.debug_barrier()
-    if EVEN:
-        w = tl.load(w_ptr + cols).to(tl.float32)
-    else:
-        w = tl.load(w_ptr + cols, mask=cols < n_cols).to(tl.float32)
+        x = read_row(x_ptr + row * n_cols, cols, n_cols, EVEN, "evict_first")
+    w = read_row(w_ptr, cols, n_cols, EVEN, "evict_last" if RELOAD else "")
     y = x * rstd * w
     if EVEN:
         tl.store(out_ptr + row * n_cols + cols, y)

@@ -58,23 +58,27 @@ def layer_norm_backward_kernel(x_ptr, w_ptr, mean_ptr, rstd_ptr, dy_ptr, dx_ptr,
 
 
 @tilec.jit
+def read_row(row_ptr, cols, n_cols, EVEN: tl.constexpr, POLICY: tl.constexpr):
+    if EVEN:
+        return tl.load(row_ptr + cols, eviction_policy=POLICY).to(tl.float32)
+    return tl.load(row_ptr + cols, mask=cols < n_cols, other=0.0,
+                   eviction_policy=POLICY).to(tl.float32)
+
+
+@tilec.jit
 def rms_norm_kernel(x_ptr, w_ptr, out_ptr, rstd_ptr, n_cols, eps, BLOCK: tl.constexpr,
-                    EVEN: tl.constexpr, LATE: tl.constexpr = False):
-    """One program a row. EVEN says that n_cols == BLOCK, so that no lane needs a mask. LATE reads
-    the weights after the reduction, which they would otherwise spend in registers."""
+                    EVEN: tl.constexpr, RELOAD: tl.constexpr = False):
+    """One program a row. EVEN says that n_cols == BLOCK, so that no lane needs a mask. RELOAD reads
+    the row again, out of the cache, instead of holding it across the reduction: with fewer
+    registers a thread, an SM has more rows in flight."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
-    if EVEN:
-        x = tl.load(x_ptr + row * n_cols + cols).to(tl.float32)
-    else:
-        x = tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
+    x = read_row(x_ptr + row * n_cols, cols, n_cols, EVEN, "evict_last" if RELOAD else "")
     rstd = tl.rsqrt(tl.sum(x * x, 0) / n_cols + eps)
-    if LATE:
+    if RELOAD:
         tl.debug_barrier()
-    if EVEN:
-        w = tl.load(w_ptr + cols).to(tl.float32)
-    else:
-        w = tl.load(w_ptr + cols, mask=cols < n_cols).to(tl.float32)
+        x = read_row(x_ptr + row * n_cols, cols, n_cols, EVEN, "evict_first")
+    w = read_row(w_ptr, cols, n_cols, EVEN, "evict_last" if RELOAD else "")
     y = x * rstd * w
     if EVEN:
         tl.store(out_ptr + row * n_cols + cols, y)
@@ -133,13 +137,13 @@ def layer_norm(x: Any, w: Any, b: Any, out: Any, mean: Any, rstd: Any, eps: floa
 
 
 def rms_norm(x: Any, w: Any, out: Any, rstd: Any, eps: float = 1e-6,
-             num_warps: int | None = None, late: bool = False) -> Any:
-    """out = x / sqrt(mean(x * x) + eps) * w for each row of x; rstd as for layer_norm, late as in
+             num_warps: int | None = None, reload: bool = False) -> Any:
+    """out = x / sqrt(mean(x * x) + eps) * w for each row of x; rstd as for layer_norm, reload as in
     the kernel."""
     rows, cols = x.shape
     block = tilec.next_power_of_2(cols)
     return rms_norm_kernel[(rows,)](x, w, out, rstd, cols, eps, BLOCK=block, EVEN=block == cols,
-                                    LATE=late, num_warps=num_warps or _warps(block))
+                                    RELOAD=reload, num_warps=num_warps or _warps(block))
 
 
 def sum_rows(parts: Any, out: Any) -> Any:

@@ -100,7 +100,7 @@ def test_operands_meet_no_bank_twice(size: int, index: int, order: tuple[int, in
     assert (stored, loaded) == (1, 1), (str(layout), how, read)
     assert how == "16 bytes"
     along_k = order[0] == 1 - index
-    if size < 8 and (along_k or size == 2):
+    if size < 8 and (along_k or size == 2) and min(n & -n for n in shape) > 16:
         assert read == ("matrix" if along_k else "matrix.trans")
     # Bytes of one column in short rows are the only case in which rows must change places.
     assert isinstance(layout, SwizzledShared) or (size == 1 and not along_k)
@@ -148,7 +148,8 @@ def test_bytes() -> None:
 # ---- what the ops refuse
 GOOD = """#s = swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 0]}>
 #f = swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [0, 1]}>
-#b = blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
+#b = blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], \
+order = [1, 0]}>
 module attributes {level = "gpu", num_warps = 4} {
   func @k(%p: ptr<f16>, %n: i32, %w: i64) {
     %q = tile.splat(%p) : tensor<96x64xptr<f16>, #b>
@@ -185,8 +186,7 @@ def test_buffer_ops_round_trip() -> None:
     ("gpu.shared_store(%i, %x)", "gpu.shared_store(%t, %x)", "cannot store"),
     ("memdesc<3x96x64xf16, #s>", "memdesc<2x3x96x64xf16, #s>", "has a layout of rank 2"),
     ("memdesc<3x96x64xf16, #s>", "memdesc<3x96x64xf16, #b>", "is not a layout of shared memory"),
-    ("= tile.splat(%p) : tensor<96x64xptr<f16>, #b>", "= tile.splat(%p) : tensor<64x64xptr<f16>, #b>",
-     "cannot copy"),
+    ("tensor<96x64xptr<f16>, #b>", "tensor<64x64xptr<f16>, #b>", "cannot copy"),
 ])
 def test_buffer_ops_refuse(old: str, new: str, message: str) -> None:
     assert old in GOOD

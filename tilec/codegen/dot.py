@@ -6,13 +6,15 @@ give a thread the same part of every coordinate they share; so only constant par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import mul
 
-from tilec.codegen.casts import fp8_to_f16, to_f32
+from tilec.codegen.casts import fp8_to_f16, from_f32, to_f32
 from tilec.codegen.context import CodeGen, fragment_of, lower
 from tilec.codegen.emit import Reg, llvm_element
 from tilec.codegen.memory import live_register
+from tilec.codegen.move import store_elements, thread_address
 from tilec.codegen.shape import Coords, by_coords
 from tilec.errors import CompilationError
 from tilec.ir import ops
@@ -20,6 +22,7 @@ from tilec.ir.core import Value
 from tilec.ir.fragment import Fragment
 from tilec.ir.layouts import Mma
 from tilec.ir.mma import MmaInstruction, instruction_of
+from tilec.ir.scratch import dot_areas, sum_bytes
 from tilec.ir.types import layout_of, scalar_of
 
 
@@ -183,23 +186,95 @@ class _Sums:
 
 
 # ---- multiply-adds
+UNROLL = 4  # steps along k in one turn of the loop, to hide the latency of shared memory
+
+
 def _by_multiply_adds(cg: CodeGen, op: ops.Dot) -> Reg:
-    """One step for each k, on all results at once; f16 sums are carried in f32."""
+    """Operands through scratch, then one step for each k, on all results at once; f16 and bf16 sums
+    are carried in f32."""
     e, target = cg.e, scalar_of(op.c.type)
-    frag, a, b = fragment_of(op.result), fragment_of(op.a), fragment_of(op.b)
-    elem = llvm_element(target) if target.bits >= 32 or target.is_int else "float"
+    held = llvm_element(target)
+    elem = "float" if target.is_float and target.bits < 32 else held
+    strides_a, strides_b, start_b, _ = dot_areas(op)
+    starts = op.offset, op.offset + start_b
+    for value, strides, start in zip((op.a, op.b), (strides_a, strides_b), starts, strict=True):
+        store_elements(cg, _widened(cg, value, elem), fragment_of(value), start, strides)
+    cg.barrier()
+    reads = (_Reads(cg, op, starts[0], (*strides_a[:-1], 0), strides_a[-1], elem),
+             _Reads(cg, op, starts[1], (*strides_b[:-2], 0, strides_b[-1]), strides_b[-2], elem))
+
+    def steps(total: Reg, turn: Reg | None, ks: range) -> Reg:
+        bases = [r.base(turn) for r in reads]
+        for k in ks:
+            x, y = (r.at(base, k) for r, base in zip(reads, bases, strict=True))
+            total = e.generic("fma", x, y, total) if target.is_float else \
+                e.binary("add", total, e.binary("mul", x, y))
+        return total
+
     total = cg.whole(op.c)
-    if target.is_float:
-        total = e.convert("fpext", total, elem)
-    lefts, rights = (_widened(cg, v, elem) for v in (op.a, op.b))
-    rows, columns = by_coords(a), by_coords(b)
-    places = sorted(by_coords(frag).items(), key=lambda item: item[1])
-    for k in sorted({c[-1] for c in rows if c[-1] < a.shape[-1]}):
-        x = e.gather(lefts, [rows[*at[:-1], k] for at, _ in places])
-        y = e.gather(rights, [columns[*at[:-2], k, at[-1]] for at, _ in places])
-        total = e.generic("fma", x, y, total) if target.is_float else \
-            e.binary("add", total, e.binary("mul", x, y))
-    return e.convert("fptrunc", total, llvm_element(target)) if target.is_float else total
+    if elem != held:
+        total = to_f32(cg, total)
+    count = fragment_of(op.a).shape[-1]
+    looped = count // UNROLL * UNROLL if count >= 2 * UNROLL else 0
+    if looped:
+        total = _loop(cg, total, looped, lambda sums, k: steps(sums, k, range(UNROLL)))
+    total = steps(total, None, range(looped, count))
+    return total if elem == held else from_f32(cg, total, held)
+
+
+def _loop(cg: CodeGen, total: Reg, count: int, turn: Callable[[Reg, Reg], Reg]) -> Reg:
+    """`turn` on the sums and k, for k = 0, UNROLL, ... below count."""
+    e, before = cg.e, cg.e.block
+    again, done = e.label("dot"), e.label("dot_end")
+    e.jump(again)
+    e.start(again)
+    (k, close_k), (sums, close_sums) = e.phi_later("i32", 0), e.phi_later(total.elem, total.n)
+    out = turn(sums, k)
+    following = e.int_op("add", k, UNROLL)
+    close_k((e.const(0, "i32"), before), (following, e.block))
+    close_sums((total, before), (out, e.block))
+    e.branch(e.compare("slt", following, e.const(count, "i32")), again, done)
+    e.start(done)
+    return out
+
+
+class _Reads:
+    """What a thread reads of one operand in each step: for every result, the element of its row (or
+    column), in pieces as wide as neighbours lie in order."""
+
+    def __init__(self, cg: CodeGen, op: ops.Dot, start: int, strides: Sequence[int], step: int,
+                 elem: str) -> None:
+        frag = fragment_of(op.result)
+        self.cg, self.elem, self.step, self.size = cg, elem, step, sum_bytes(op)
+        self.thread = thread_address(cg, frag, start, strides)
+        wanted = [sum(map(mul, at, strides)) for at in frag.register_coords]
+        self.offsets = sorted(set(wanted))
+        self.lanes = [self.offsets.index(w) for w in wanted]
+        threads = [sum(map(mul, b, strides)) for b in (*frag.lane_bases, *frag.warp_bases)]
+        self.width = 16 // self.size
+        while not self._fits(self.width * self.size, threads):
+            self.width //= 2
+
+    def _fits(self, piece: int, threads: Sequence[int]) -> bool:
+        whole = set(self.offsets)
+        return not self.step % piece and not any(t % piece for t in threads) and all(
+            o - o % piece + i in whole for o in self.offsets for i in range(0, piece, self.size))
+
+    def base(self, turn: Reg | None) -> Reg:
+        """The thread's pointer at a k (None: 0)."""
+        e = self.cg.e
+        if turn is None:
+            return self.thread
+        offset = e.int_op("mul", turn, self.step)
+        return e.new(f"getelementptr i8, {self.thread.elem} {self.thread.ref}, i32 {offset.ref}",
+                     self.thread.elem)
+
+    def at(self, base: Reg, k: int) -> Reg:
+        """The elements for all results, k steps on."""
+        e, width = self.cg.e, self.width
+        pieces = [e.load(self.cg.shift(base, k * self.step + o), self.elem, width,
+                         width * self.size) for o in self.offsets[::width]]
+        return e.gather(e.concat(pieces), self.lanes)
 
 
 def _widened(cg: CodeGen, value: Value, elem: str) -> Reg:

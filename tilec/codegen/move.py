@@ -113,23 +113,16 @@ def _fence(cg: CodeGen, plan: Shared) -> None:
 def through_memory(cg: CodeGen, x: Reg, src: Fragment, dst: Fragment, offset: int) -> Reg:
     """Elements in row-major order through scratch: serves any two shapes of equal size."""
     e, size = cg.e, x.bits // 8
-    mine = owner(cg, src)
-    for r in range(src.num_registers):
-        live = live_register(cg, src, r)
-        if live == DEAD or is_copy(src, r):
-            continue
-        pointer = _row_major(cg, src, r, offset, size)
-        lane = e.lane(x, r)
-        with e.when(both(e, mine, live), "store"):
-            e.store(lane, pointer, size)
+    store_elements(cg, x, src, offset, _row_major(src.shape, size))
     cg.barrier()
+    strides = _row_major(dst.shape, size)
     parts = []
     for r in range(dst.num_registers):
         live = live_register(cg, dst, r)
         if live == DEAD:
             parts.append(e.const(0, x.elem))
             continue
-        pointer = _row_major(cg, dst, r, offset, size)
+        pointer = element_address(cg, dst, r, offset, strides)
         if live is not None:
             # A dead element reads some place inside the scratch.
             start = cg.shared_address(offset)
@@ -138,19 +131,43 @@ def through_memory(cg: CodeGen, x: Reg, src: Fragment, dst: Fragment, offset: in
     return e.build(parts)
 
 
-def _row_major(cg: CodeGen, frag: Fragment, register: int, offset: int, size: int) -> Reg:
-    """The address of a register's element when the tile lies row-major from `offset` on."""
-    e = cg.e
-    strides = [size] * len(frag.shape)
-    for d in reversed(range(len(strides) - 1)):
-        strides[d] = strides[d + 1] * frag.shape[d + 1]
+def store_elements(cg: CodeGen, x: Reg, frag: Fragment, offset: int, strides: Sequence[int]
+                   ) -> None:
+    """Every element to scratch, once; a step along dimension d is strides[d] bytes."""
+    e, size = cg.e, x.bits // 8
+    mine = owner(cg, frag)
+    for r in range(frag.num_registers):
+        live = live_register(cg, frag, r)
+        if live == DEAD or is_copy(frag, r):
+            continue
+        pointer = element_address(cg, frag, r, offset, strides)
+        with e.when(both(e, mine, live), "store"):
+            e.store(e.lane(x, r), pointer, size)
 
-    def thread_part() -> Reg:
+
+def _row_major(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    strides = [size] * len(shape)
+    for d in reversed(range(len(strides) - 1)):
+        strides[d] = strides[d + 1] * shape[d + 1]
+    return tuple(strides)
+
+
+def element_address(cg: CodeGen, frag: Fragment, register: int, offset: int,
+                    strides: Sequence[int]) -> Reg:
+    """Where `store_elements` puts a register's element."""
+    return cg.shift(thread_address(cg, frag, offset, strides),
+                    sum(map(operator.mul, frag.register_coords[register], strides)))
+
+
+def thread_address(cg: CodeGen, frag: Fragment, offset: int, strides: Sequence[int]) -> Reg:
+    """The thread's part of `element_address`."""
+    e = cg.e
+
+    def make() -> Reg:
         total = e.const(0, "i32")
         for dim, stride in enumerate(strides):
             part = e.int_op("mul", cg.coordinate(frag, dim), stride)
             total = part if total.ref == "0" else e.binary("add", total, part)
         return cg.shared_address(offset, total)
 
-    base = e.once(("row major", frag.shape, frag.linear, offset, size), thread_part)
-    return cg.shift(base, sum(map(operator.mul, frag.register_coords[register], strides)))
+    return e.once(("element", frag.shape, frag.linear, offset, tuple(strides)), make)

@@ -12,12 +12,17 @@ from math import prod
 from tilec.ir import ops
 from tilec.ir.conversion import Plan, Shared, plan_conversion
 from tilec.ir.core import Op
-from tilec.ir.fragment import Fragment, fragment, odd_factors_stay
-from tilec.ir.layouts import slice_of
+from tilec.ir.fragment import Fragment, fragment, odd_factors_stay, storage_shape
+from tilec.ir.layouts import Mma, slice_of
 from tilec.ir.linear import tile_outs
-from tilec.ir.types import Tensor, element_of
+from tilec.ir.types import Tensor, element_of, scalar_of, shape_of
 
 ALIGN = 16
+
+
+def align_up(size: int) -> int:
+    """The next multiple of ALIGN."""
+    return -(-size // ALIGN) * ALIGN
 
 
 def scratch_bytes(op: Op) -> int:
@@ -30,6 +35,8 @@ def scratch_bytes(op: Op) -> int:
         return move_scratch(src, dst)
     if isinstance(op, ops.AtomicRmw):
         return atomic_scratch(op)
+    if isinstance(op, ops.Dot):
+        return dot_areas(op)[3]
     return 0
 
 
@@ -115,7 +122,7 @@ def reduce_areas(op: ops.Reduce) -> tuple[list[int], int]:
         at += -(-count * element_of(v.type).bytes // ALIGN) * ALIGN
     if needs_flags(src, op.axis):
         offsets.append(at)
-        at += -(-count // ALIGN) * ALIGN
+        at += align_up(count)
     return offsets, at
 
 
@@ -162,6 +169,35 @@ def move_scratch(src: Tensor, dst: Tensor) -> int:
     if found.plan is None:
         return prod(src.shape) * src.element.bytes
     return found.plan.bytes if isinstance(found.plan, Shared) else 0
+
+
+# ---- dots
+def dot_areas(op: ops.Dot) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
+    """How a dot without tensor cores keeps its operands in scratch: bytes from element to element
+    along each dimension of a, which lies there from 0 on, and of b; where b begins; bytes in all.
+
+    Rows of a and columns of b are innermost, so that a thread reads neighbours at once. All
+    extents but k are as they are stored, so that elements beyond them have a place.
+    """
+    t = op.result.type
+    assert isinstance(t, Tensor)
+    if isinstance(t.layout, Mma):
+        return (), (), 0, 0
+    size = sum_bytes(op)
+    odd, low = storage_shape(t.shape)
+    *batch, m, n = (o * p for o, p in zip(odd, low, strict=True))
+    k = shape_of(op.a.type)[-1]
+    of_a, of_b = align_up(k * m * size), align_up(k * n * size)
+    strides_a = (*(of_a for _ in batch), size, m * size)
+    strides_b = (*(of_b for _ in batch), n * size, size)
+    start = prod(batch) * of_a
+    return strides_a, strides_b, start, start + prod(batch) * of_b
+
+
+def sum_bytes(op: ops.Dot) -> int:
+    """Bytes of what multiply-adds carry sums in: the result's type, for floats at least f32."""
+    t = scalar_of(op.result.type)
+    return max(t.bytes, 4) if t.is_float else t.bytes
 
 
 # ---- atomics

@@ -7,7 +7,6 @@ from math import prod
 
 from tilec.ir.core import Block, Op, Value, attr, operand, operands, region
 from tilec.ir.layouts import (
-    Blocked,
     DotOperand,
     Layout,
     Mma,
@@ -207,7 +206,7 @@ class Reduce(ScratchOp, name="tile.reduce"):
                             f"{scalars}")
 
 
-class Dot(Op, name="tile.dot"):
+class Dot(ScratchOp, name="tile.dot"):
     """a @ b + c for [M, K] by [K, N] tiles (or with a leading batch dimension); the result has
     the type of c, the accumulator."""
 
@@ -230,11 +229,11 @@ class Dot(Op, name="tile.dot"):
 
     def check(self) -> None:
         parent = layout_of(self.result.type)
+        if not isinstance(parent, Mma):
+            return
         for index, value in enumerate((self.a, self.b)):
             have, shape = layout_of(value.type), linear_shape(shape_of(value.type))
-            if have is None:
-                continue
-            if not isinstance(parent, (Mma, Blocked)) or not any(
+            if have is None or not any(
                     same_layout(have, DotOperand(parent, index, 1 << w), shape) for w in range(4)):
                 raise self.fail(f"operand {index} has the layout {have}, expected dot_operand "
-                                f"{index} of the result's, an nvidia_mma or blocked one: {parent}")
+                                f"{index} of the result's, {parent}")

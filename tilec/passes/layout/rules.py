@@ -8,7 +8,6 @@ from tilec.ir import ops
 from tilec.ir.core import Op
 from tilec.ir.fragment import odd_factors_stay
 from tilec.ir.layouts import (
-    Blocked,
     DotOperand,
     Layout,
     Mma,
@@ -84,17 +83,16 @@ def _reduce(op: ops.Reduce) -> Needs:
 
 @needs_rule(ops.Dot)
 def _dot(op: ops.Dot) -> Needs:
-    """The operands follow the result; where one has its layout already, its k_width is kept."""
+    """Tensor cores: operands follow the result; where one has its layout already, its k_width is
+    kept. Multiply-adds take any."""
     parent = layout_of(op.result.type)
-    if not isinstance(parent, Mma | Blocked):
+    if not isinstance(parent, Mma):
         return [None, None, parent]
-    k_width = 1
-    if isinstance(parent, Mma):
-        k_width = default_k_width(scalar_of(op.a.type))
-        for index, value in ((1, op.b), (0, op.a)):
-            have = layout_of(value.type)
-            if isinstance(have, DotOperand) and (have.parent, have.op_index) == (parent, index):
-                k_width = have.k_width
+    k_width = default_k_width(scalar_of(op.a.type))
+    for index, value in ((1, op.b), (0, op.a)):
+        have = layout_of(value.type)
+        if isinstance(have, DotOperand) and (have.parent, have.op_index) == (parent, index):
+            k_width = have.k_width
     return [DotOperand(parent, 0, k_width), DotOperand(parent, 1, k_width), parent]
 
 
