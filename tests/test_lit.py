@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import lit
 from tilec.ir.rewriter import FIRED
-from tilec.passes import canonicalize, combine, form_fma, reorder_broadcast
+from tilec.passes import canonicalize, combine, form_fma, optimize_dot_operands, reorder_broadcast
 
 
 @pytest.mark.parametrize("path", lit.FILES, ids=lambda p: str(p.relative_to(lit.FOLDER)))
@@ -23,7 +23,7 @@ def test_every_pattern_fires() -> None:
     FIRED.clear()
     for path in lit.FILES:
         lit.run_file(path)
-    modules = (canonicalize, combine, form_fma, reorder_broadcast)
+    modules = (canonicalize, combine, form_fma, optimize_dot_operands, reorder_broadcast)
     names = {p.name for m in modules for p in m.PATTERNS}
     assert names - set(FIRED) == set()
 

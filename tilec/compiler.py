@@ -44,6 +44,7 @@ from tilec.passes.dce import Dce
 from tilec.passes.form_fma import FormFma
 from tilec.passes.insert_barriers import InsertBarriers
 from tilec.passes.licm import Licm
+from tilec.passes.optimize_dot_operands import OptimizeDotOperands
 from tilec.passes.pipeline import Pipeline
 from tilec.passes.remove_layout_conversions import RemoveLayoutConversions
 from tilec.passes.reorder import Reorder
@@ -75,6 +76,7 @@ PIPELINE: tuple[Step, ...] = (
     Step("gpu", Coalesce(), "memory accesses get the layouts that the hardware wants"),
     Step("gpu", AccelerateMatmul(), "before layouts flow: those of a dot count more than a load's"),
     Step("gpu", RemoveLayoutConversions(), "lets the accesses' layouts flow to everything else"),
+    Step("gpu", OptimizeDotOperands(), "before the schedule: a pipeline keeps what is loaded"),
     Step("gpu", Cse(), "rematerialisation leaves equal copies"),
     Step("gpu", Schedule(), "once layouts are settled: what feeds a dot, and how wide it is read"),
     Step("gpu", Pipeline(), "carries the schedule out"),

@@ -26,7 +26,9 @@ INSTRUCTIONS = {
     ("i8", "i32"): "m16n8k32.row.col.s32.s8.s8.s32",
     ("f64", "f64"): "m8n8k4.row.col.f64.f64.f64.f64",
 }
+KINDS = [pytest.param(*kind, id="-".join(kind)) for kind in INSTRUCTIONS]
 BLOCKED = blocked([2, 2], [4, 8], [2, 1], [1, 0])
+COLUMNS = blocked([4, 1], [8, 4], [1, 2], [0, 1])
 
 
 def mma(element: str, warps: tuple[int, int] = (2, 1)) -> str:
@@ -42,8 +44,10 @@ def kernel(element: str, total: str, shape: tuple[int, int, int], parent: str, k
            precision: str = "tf32") -> tuple[str, str]:
     """Parameters and body of o = a @ b + c in these layouts."""
     m, n, k = shape
-    operands = [f"dot_operand<{{parent = {parent}, opIndex = {i}, kWidth = {k_width}}}>"
-                for i in (0, 1)]
+    # Multiply-adds take operands in any layout.
+    operands = [BLOCKED, COLUMNS] if parent == BLOCKED else [
+        f"dot_operand<{{parent = {parent}, opIndex = {i}, kWidth = {k_width}}}>"
+        for i in (0, 1)]
     shapes = {"a": (m, k), "b": (k, n), "c": (m, n), "o": (m, n)}
     layouts = dict(zip("abco", [*operands, parent, parent], strict=True))
     elements = dict(zip("abco", [element, element, total, total], strict=True))
@@ -88,14 +92,14 @@ SHAPES = [(32, 16, 32), (16, 8, 64), (48, 40, 96), (8, 8, 16), (24, 12, 48), (17
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("element", "total"), INSTRUCTIONS, ids="-".join)
+@pytest.mark.parametrize(("element", "total"), KINDS)
 def test_tensor_cores(element: str, total: str, shape: tuple[int, int, int]) -> None:
     check(element, total, shape, mma(element), width(element))
 
 
 @pytest.mark.parametrize("shape", [(16, 16, 16), (48, 40, 24), (17, 3, 5), (1, 1, 1), (2, 64, 20)],
                          ids=str)
-@pytest.mark.parametrize(("element", "total"), [*INSTRUCTIONS, ("bf16", "bf16")], ids="-".join)
+@pytest.mark.parametrize(("element", "total"), [*KINDS, ("bf16", "bf16")])
 def test_multiply_adds(element: str, total: str, shape: tuple[int, int, int]) -> None:
     check(element, total, shape, BLOCKED, 1, "ieee")
 
@@ -152,7 +156,7 @@ def test_integers_wrap() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("element", "total"), INSTRUCTIONS, ids="-".join)
+@pytest.mark.parametrize(("element", "total"), KINDS)
 def test_instruction_links(element: str, total: str, target: str) -> None:
     params, body = kernel(element, total, (32, 16, 64), mma(element), width(element))
     llir, _, ptx = compiled(params, body, 2, target)
@@ -164,7 +168,7 @@ def test_instruction_links(element: str, total: str, target: str) -> None:
     calls = [line for line in llir.text.splitlines() if "mma.sync" in line]
     assert all("convergent" in line and "sideeffect" not in line for line in calls)
     assert ("cvt.rna.tf32.f32" in ptx) == (element == "f32")
-    assert link(ptx, Target.parse(target)).cubin
+    assert link(ptx, Target.parse(target), name="k").cubin
 
 
 def test_f16_is_multiplied_by_the_fma_path_in_f32() -> None:

@@ -56,7 +56,7 @@ def not_ahead(x_ptr, i_ptr, o_ptr, n, B: tl.constexpr, S: tl.constexpr):
         total += tl.load(o_ptr + offs)
         tl.store(o_ptr + offs, total)
     for i in tl.range(0, n, 1, num_stages=S):
-        total += tl.load(x_ptr + offs, mask=offs < n, other=1.0)
+        total += tl.load(x_ptr + offs, mask=offs < n - i, other=1.0)
     tl.store(o_ptr + offs, total)
 
 
@@ -86,7 +86,7 @@ def copies(module: Module) -> int:
 @pytest.mark.parametrize("k", [0, 1, 31, 32, 33, 64, 95, 97, 160])
 def test_matmul(k, rng) -> None:
     m, n = 50, 40
-    pointers = {p: "*fp16:16" for p in ("a_ptr", "b_ptr")} | {"c_ptr": "*fp32:16"}
+    pointers = {"a_ptr": "*fp16:16", "b_ptr": "*fp16:16", "c_ptr": "*fp32:16"}
     module = before_schedule(matmul, pointers | {"M": "i32", "N": "i32:8", "K": "i32:8"},
                              {"BM": 32, "BN": 32, "BK": 32})
     k8 = -(-k // 8) * 8
@@ -113,8 +113,8 @@ def test_any_load_of_a_loop_with_stages(stages, n, rng) -> None:
     out = [np.full(128, np.nan, np.float32) for _ in range(2)]
     changed = pipelined(module, 3)
     assert copies(changed) == 2 * stages
-    for module, o in zip((module, changed), out):
-        run(module, "sums", [x, y, o, n], (1,))
+    for each, o in zip((module, changed), out):
+        run(each, "sums", [x, y, o, n], (1,))
     np.testing.assert_array_equal(out[0], out[1])
 
 
@@ -127,6 +127,6 @@ def test_what_cannot_run_ahead_stays(rng) -> None:
     x = rng.standard_normal(64).astype(np.float32)
     index = rng.integers(0, 64, (5, 64)).astype(np.int32)
     out = [np.ones(64, np.float32) for _ in range(2)]
-    for module, o in zip((module, changed), out):
-        run(module, "not_ahead", [x, index, o, 5], (1,))
+    for each, o in zip((module, changed), out):
+        run(each, "not_ahead", [x, index, o, 5], (1,))
     np.testing.assert_array_equal(out[0], out[1])

@@ -83,8 +83,11 @@ class _Expander:
             assert found is not None, "the schedule names a load whose address cannot run ahead"
             group.slice, group.carried = found[0], sorted(found[1])
             group.state = {i: self.loop.init[i] for i in group.carried}
-            group.buffers = [self.before.emit(ops.AllocShared(types=[buffer_type(x, group.slots)],
-                                                              loc=x.loc)) for x in group.loads]
+            for load in group.loads:
+                buffer = self.before.emit(ops.AllocShared(types=[buffer_type(load, group.slots)],
+                                                          loc=load.loc))
+                buffer.name = load.result.name
+                group.buffers.append(buffer)
         self.prologue()
         self.steady()
         after = Builder(before=self.loop.next, loc=self.loop.loc)
