@@ -35,6 +35,8 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.launch
 	$(BIN)/python -m benchmarks.memory_bound
+	$(BIN)/python -m benchmarks.matmul
+	$(BIN)/python -m benchmarks.interpreter
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

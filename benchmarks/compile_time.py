@@ -1,5 +1,5 @@
 """Time from nothing to a result: first launch, a new constexpr value, a hit in the disk cache, and
-`import tilec`, beside Triton where it is installed.
+`import tilec`, beside Triton where it is installed; and to the verdict that a kernel is too large.
 
 On a GPU machine torch and the CUDA context are loaded before the clock starts, and a launch ends
 when the GPU is done. Elsewhere kernels are compiled only, for sm_90a.
@@ -16,34 +16,82 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks import common
 
-COLS = 4096
-ADD_N = 1 << 20
-# The constexprs of the first launch, and those of the launch after it.
-CONSTEXPRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "add": ({"BLOCK": 1024}, {"BLOCK": 2048}),
-    f"softmax {COLS}": ({"BLOCK": COLS, "EVEN": True, "RELOAD": False},
-                        {"BLOCK": COLS, "EVEN": False, "RELOAD": False}),
-}
+N, COLS, ROWS = 1 << 20, 4096, 64  # of add; of softmax
+SIZE = 2048  # of the matrix product
+HEADS, CONTEXT, DIM = 4, 1024, 128
 Step = Callable[[dict[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel of examples/<example>.py that has a twin of the same name in triton_kernels.
+
+    dtype, shapes: of the arrays it takes, and `scalars` follow. ours: arguments that the twin does
+    without. constexprs: those of the first launch, and those of the launch after it. programs:
+    the number of programs for given constexprs. too_large: constexprs that take more shared memory
+    than there is.
+    """
+
+    example: str
+    kernel: str
+    dtype: str
+    shapes: tuple[tuple[int, ...], ...]
+    scalars: tuple[int | float, ...]
+    constexprs: tuple[dict[str, Any], dict[str, Any]]
+    programs: Callable[[dict[str, Any]], tuple[int, ...]]
+    options: dict[str, int] = field(default_factory=dict)
+    ours: Callable[[Any], tuple[tuple[int | float, ...], dict[str, Any]]] | None = None
+    too_large: dict[str, Any] = field(default_factory=dict)
+
+
+def matmul_arguments(example: Any) -> tuple[tuple[int | float, ...], dict[str, Any]]:
+    """tilec's kernel takes all strides, an activation and a type to sum in."""
+    return (SIZE, SIZE, SIZE, *(SIZE, 1) * 3), {"ACTIVATION": example.identity,
+                                                "ACC": example.tl.float32}
+
+
+MATMUL = {"BM": 128, "BN": 128, "BK": 64, "GROUP": 8}
+ATTENTION = {"BM": 128, "BN": 64, "D": DIM, "CAUSAL": True}
+CASES = {
+    "add": Case("01_vector_add", "add_kernel", "float32", ((N,),) * 3, (N,),
+                ({"BLOCK": 1024}, {"BLOCK": 2048}), lambda c: (N // c["BLOCK"],)),
+    f"softmax {COLS}": Case(
+        "02_fused_softmax", "softmax_kernel", "bfloat16", ((ROWS, COLS),) * 2, (COLS,) * 3,
+        ({"BLOCK": COLS, "EVEN": True, "RELOAD": False},
+         {"BLOCK": COLS, "EVEN": False, "RELOAD": False}), lambda c: (ROWS,)),
+    "matmul 128x128x64": Case(
+        "06_matmul", "matmul_kernel", "bfloat16", ((SIZE, SIZE),) * 3, (SIZE,) * 6,
+        (MATMUL, MATMUL | {"GROUP": 4}), lambda c: ((SIZE // 128) ** 2,),
+        {"num_warps": 8, "num_stages": 3}, matmul_arguments,
+        MATMUL | {"BM": 256, "BN": 256, "BK": 128}),
+    "attention 128x64x128 causal": Case(
+        "07_attention", "attention_kernel", "bfloat16", ((HEADS, CONTEXT, DIM),) * 4,
+        (CONTEXT, DIM, CONTEXT * DIM, 0.125), (ATTENTION, ATTENTION | {"BN": 32}),
+        lambda c: (CONTEXT // c["BM"], HEADS), {"num_warps": 8, "num_stages": 3},
+        too_large=ATTENTION | {"BM": 256, "BN": 256}),
+}
 
 
 # -- in the child: one process, two measurements -------------------------------------------------
 
-def tilec_step(kernel: str, torch: Any) -> Step:
-    """Function of the constexprs: compile `kernel` for them, and launch it where a GPU is."""
-    module = common.load_example("01_vector_add" if kernel == "add" else "02_fused_softmax")
-    fn = module.add_kernel if kernel == "add" else module.softmax_kernel
-    args = arguments(kernel, torch)
+def tilec_step(case: Case, torch: Any) -> Step:
+    """Function of the constexprs: compile the kernel for them, and launch it where a GPU is."""
+    example = common.load_example(case.example)
+    fn = getattr(example, case.kernel)
+    scalars, more = case.ours(example) if case.ours else (case.scalars, {})
+    args = (*arrays(case, torch), *scalars)
+    given = more | case.options
     if torch is None:
-        return lambda constexprs: fn.warmup(*args, **constexprs, grid=(1,))
-    return lambda constexprs: fn[grid(kernel, constexprs)](*args, **constexprs)
+        return lambda constexprs: fn.warmup(*args, **constexprs, **given, grid=(1,))
+    return lambda constexprs: fn[case.programs(constexprs)](*args, **constexprs, **given)
 
 
-def triton_step(kernel: str, torch: Any) -> Step:
+def triton_step(case: Case, torch: Any) -> Step:
     """The same for Triton's twin."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -51,58 +99,62 @@ def triton_step(kernel: str, torch: Any) -> Step:
 
     from benchmarks import triton_kernels
 
-    fn = triton_kernels.add_kernel if kernel == "add" else triton_kernels.softmax_kernel
-    args = arguments(kernel, torch)
-    pointers, element = (3, "*fp32") if kernel == "add" else (2, "*bf16")
+    fn = getattr(triton_kernels, case.kernel)
+    args = (*arrays(case, torch), *case.scalars)
+    element = {"float32": "*fp32", "bfloat16": "*bf16"}[case.dtype]
 
     def compile_only(constexprs: dict[str, Any]) -> None:
-        signature = {p: element if i < pointers else "constexpr" if p in constexprs else "i32"
-                     for i, p in enumerate(fn.arg_names)}
+        types = [element] * len(case.shapes) + ["fp32" if isinstance(x, float) else "i32"
+                                                for x in case.scalars]
+        signature = dict(zip(fn.arg_names, types)) | dict.fromkeys(constexprs, "constexpr")
         aligned = {(i,): [["tt.divisibility", 16]] for i, t in enumerate(signature.values())
-                   if t != "constexpr"}
-        triton.compile(ASTSource(fn, signature, constexprs, aligned),
+                   if t not in ("constexpr", "fp32")}
+        triton.compile(ASTSource(fn, signature, constexprs, aligned), options=dict(case.options),
                        target=GPUTarget("cuda", 90, 32))
 
     if torch is None:
         return compile_only
-    return lambda constexprs: fn[grid(kernel, constexprs)](*args, **constexprs)
+    return lambda constexprs: fn[case.programs(constexprs)](*args, **constexprs, **case.options)
 
 
-def arguments(kernel: str, torch: Any) -> tuple[Any, ...]:
-    """The run-time arguments."""
-    if torch is None:
-        import ml_dtypes
-        import numpy as np
+def arrays(case: Case, torch: Any) -> list[Any]:
+    """The array arguments. Where nothing is launched only their types matter."""
+    if torch is not None:
+        return [torch.zeros(shape, device="cuda", dtype=getattr(torch, case.dtype))
+                for shape in case.shapes]
+    import ml_dtypes
+    import numpy as np
 
-        dtype = np.float32 if kernel == "add" else ml_dtypes.bfloat16
-        arrays: list[Any] = [np.zeros(64, dtype) for _ in range(3)]
-    elif kernel == "add":
-        arrays = [torch.zeros(ADD_N, device="cuda") for _ in range(3)]
-    else:
-        arrays = [torch.zeros(64, COLS, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
-    return (*arrays, ADD_N) if kernel == "add" else (*arrays[:2], COLS, COLS, COLS)
-
-
-def grid(kernel: str, constexprs: dict[str, Any]) -> tuple[int]:
-    return (ADD_N // constexprs["BLOCK"] if kernel == "add" else 64,)
+    dtype = np.float32 if case.dtype == "float32" else ml_dtypes.bfloat16
+    return [np.zeros(64, dtype) for _ in case.shapes]
 
 
 def child(who: str, kernel: str) -> None:
-    """Print two times in ms: imports and first launch; a launch with a new constexpr value."""
+    """Print times in ms: imports and first launch; a launch with a new constexpr value; tilec's
+    refusal of a kernel that is too large, if the case has one."""
     torch = common.torch_with_gpu()
-    arguments(kernel, torch)  # what arrays need is loaded before the clock starts
+    case = CASES[kernel]
+    arrays(case, torch)  # what arrays need is loaded before the clock starts
     step: Step | None = None
     times = []
-    for constexprs in CONSTEXPRS[kernel]:
+    for constexprs in case.constexprs:
         if torch is not None:
             torch.cuda.synchronize()
         begin = time.perf_counter()
         if step is None:
-            step = (tilec_step if who == "tilec" else triton_step)(kernel, torch)
+            step = (tilec_step if who == "tilec" else triton_step)(case, torch)
         step(constexprs)
         if torch is not None:
             torch.cuda.synchronize()
         times.append((time.perf_counter() - begin) * 1e3)
+    if who == "tilec" and case.too_large and step is not None:
+        begin = time.perf_counter()
+        try:
+            step(case.too_large)
+        except common.tilec.OutOfResources:
+            times.append((time.perf_counter() - begin) * 1e3)
+        else:
+            raise AssertionError(f"{case.too_large} fit")
     print(json.dumps(times))
 
 
@@ -115,43 +167,42 @@ def environment() -> dict[str, str]:
     return env | {"PYTHONPATH": os.pathsep.join([str(common.ROOT), *sys.path[1:]])}
 
 
-def run_child(who: str, kernel: str, cache: str) -> tuple[float, float]:
+def run_child(who: str, kernel: str, cache: str) -> list[float]:
     """The times of `child` in a fresh process with this disk cache."""
     env = environment() | {"TILEC_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache}
     done = subprocess.run([sys.executable, "-m", "benchmarks.compile_time", "--child", who, kernel],
                           capture_output=True, text=True, env=env, cwd=common.ROOT, timeout=300)
     if done.returncode:
         raise RuntimeError(f"{who}, {kernel}:\n{done.stderr[-2000:]}")
-    first, warm = json.loads(done.stdout.splitlines()[-1])
-    return first, warm
+    times: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return times
 
 
 def write_byte_code(contenders: list[str]) -> None:
     """One round of children that is not measured."""
     for who in contenders:
         with tempfile.TemporaryDirectory() as cache:
-            run_child(who, next(iter(CONSTEXPRS)), cache)
+            run_child(who, next(iter(CASES)), cache)
 
 
 def measure(kernel: str, contenders: list[str], count: int) -> dict[str, dict[str, float]]:
-    """Medians of `count` in ms for each contender: cold, warm, hit. They take turns; one that
-    fails is left out, with its error on stderr."""
-    times: dict[str, dict[str, list[float]]] = {
-        who: {"cold": [], "warm": [], "hit": []} for who in contenders}
+    """Medians of `count` in ms for each contender: cold, warm, hit and, where it is measured,
+    verdict. They take turns; one that fails is left out, with its error on stderr."""
+    times: dict[str, dict[str, list[float]]] = {who: {} for who in contenders}
     for _ in range(count):
         for who in list(times):
             try:
                 with tempfile.TemporaryDirectory() as cache:
-                    first, warm = run_child(who, kernel, cache)
-                    hit = run_child(who, kernel, cache)[0]
+                    found = dict(zip(("cold", "warm", "verdict"), run_child(who, kernel, cache)))
+                    found["hit"] = run_child(who, kernel, cache)[0]
             except (RuntimeError, subprocess.SubprocessError) as e:
                 print(e, file=sys.stderr)
                 del times[who]
                 continue
-            for key, value in (("cold", first), ("warm", warm), ("hit", hit)):
-                times[who][key].append(value)
-    return {who: {key: statistics.median(values) for key, values in found.items()}
-            for who, found in times.items()}
+            for key, value in found.items():
+                times[who].setdefault(key, []).append(value)
+    return {who: {key: statistics.median(values) for key, values in by_key.items()}
+            for who, by_key in times.items()}
 
 
 def process_ms(code: str) -> float:
@@ -163,6 +214,7 @@ def process_ms(code: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="kernels whose name contains this")
     parser.add_argument("--count", type=int, default=3, help="measurements per figure")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     common.add_output_flag(parser)
@@ -173,12 +225,15 @@ def main() -> None:
     contenders = ["tilec"] + (["triton"] if common.installed("triton") else [])
     write_byte_code(contenders)
     rows = []
-    for kernel in CONSTEXPRS:
+    for kernel in (name for name in CASES if flags.only in name):
         found = measure(kernel, contenders, flags.count)
         print(kernel, found, flush=True)
         for key, what in (("cold", "fresh process, cold cache"),
                           ("warm", "warm process, new constexpr value"),
-                          ("hit", "fresh process, disk-cache hit")):
+                          ("hit", "fresh process, disk-cache hit"),
+                          ("verdict", "warm process, OutOfResources for larger tiles")):
+            if not any(key in of for of in found.values()):
+                continue
             ours, theirs = (found.get(who, {}).get(key) for who in ("tilec", "triton"))
             rows.append((kernel, what, *(f"{v:.0f}" if v else "" for v in (ours, theirs)),
                          f"{ours / theirs:.2f}" if ours and theirs else ""))

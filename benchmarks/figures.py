@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.common import RESULTS, ROOT, table
@@ -14,6 +15,8 @@ SECTION = re.compile(r"(?<=^## Figures\n\n).*?(?=^## )", re.M | re.S)
 TIE = 0.99  # at or above this share of a peer's speed, neither is called faster
 PEERS = {"Triton": ("Triton", "Triton, reloading", "Triton, two passes"),
          "torch.compile": ("torch.compile",), "torch": ("torch",)}
+TENSOR_PEERS = {peer: (peer,) for peer in ("cuBLAS", "FlashAttention-2", "cuDNN")} | \
+    {"Triton": PEERS["Triton"]}
 
 
 class Result:
@@ -51,26 +54,50 @@ def prose(text: str) -> str:
 
 
 def memory_bound(result: Result) -> str:
-    """GB/s beside each peer at its best, and a sentence on the rows where one is faster."""
-    rows, slower = [], []
-    for row in result.rows:
-        ours = number(row["tilec"])
-        assert ours is not None
-        ratios = [row["tilec / copy"]]
-        for peer, columns in PEERS.items():
-            best = max((v for c in columns if (v := number(row.get(c, ""))) is not None),
-                       default=None)
-            ratios.append("" if best is None else f"{ours / best:.2f}")
-            if best is not None and ours / best < TIE:
-                slower.append(f"{row['kernel']} ({ours / best:.2f} x {peer})")
-        rows.append([row["kernel"], f"{ours:.0f}", *ratios])
-    verdict = f"A peer is faster at {', '.join(slower)}." if slower else \
-        "At no shape is a peer more than 1 % faster."
-    head = ["kernel", "GB/s", "/ copy", *(f"/ {peer}" for peer in PEERS)]
+    """GB/s beside a copy and each peer at its best, and a sentence on the rows where one is
+    faster."""
     intro = prose(f"**Memory-bound kernels**: tilec's useful traffic, over that of a device copy "
                   f"and of each peer at its best of all variants and options (more is better). "
                   f"{result}.")
-    return f"{intro}\n\n{table(head, rows)}\n\n{prose(verdict)}\n"
+    rows = [[row["kernel"], _ours(row), row["tilec / copy"],
+             *(_ratio(row, peer) for peer in PEERS)] for row in result.rows]
+    head = ["kernel", "GB/s", "/ copy", *(f"/ {peer}" for peer in PEERS)]
+    return f"{intro}\n\n{table(head, rows)}\n\n{prose(_verdict(result, 'kernel', PEERS))}\n"
+
+
+def matmul(result: Result) -> str:
+    """TFLOP/s beside each peer, and a sentence on the rows where one is faster."""
+    intro = prose(f"**Matrix product and attention**: TFLOP/s of tilec, which has mma.sync so far, "
+                  f"over those of each peer (more is better). {result}.")
+    head = ["case", "TFLOP/s", *(f"/ {peer}" for peer in TENSOR_PEERS)]
+    rows = [[row["case"], _ours(row), *(_ratio(row, peer) for peer in TENSOR_PEERS)]
+            for row in result.rows]
+    return f"{intro}\n\n{table(head, rows)}\n\n{prose(_verdict(result, 'case', TENSOR_PEERS))}\n"
+
+
+def _ours(row: dict[str, str]) -> str:
+    value = number(row["tilec"])
+    assert value is not None
+    return f"{value:.0f}"
+
+
+def _ratio(row: dict[str, str], peer: str) -> str:
+    """tilec over the best column of a peer; empty if it was not measured."""
+    ours = number(row["tilec"])
+    columns = (PEERS | TENSOR_PEERS)[peer]
+    best = max((v for c in columns if (v := number(row.get(c, ""))) is not None), default=None)
+    return "" if best is None or ours is None else f"{ours / best:.2f}"
+
+
+def _verdict(result: Result, key: str, peers: Iterable[str]) -> str:
+    slower = []
+    for row in result.rows:
+        faster = [f"{ratio} x {peer}" for peer in peers
+                  if (ratio := _ratio(row, peer)) and float(ratio) < TIE]
+        if faster:
+            slower.append(f"{row[key]} ({', '.join(faster)})")
+    return f"A peer is faster at {', '.join(slower)}." if slower else \
+        "At no shape is a peer more than 1 % faster."
 
 
 def compile_time(result: Result) -> str:
@@ -104,7 +131,7 @@ def section(folder: Path = RESULTS) -> str:
     """The text of the section."""
     parts = ["Each table is of one run, with the peers measured beside tilec in it. `make bench` "
              "measures and\n`python -m benchmarks.figures` writes this section.\n"]
-    for name, show in (("memory_bound", memory_bound), ("launch", launch),
+    for name, show in (("memory_bound", memory_bound), ("matmul", matmul), ("launch", launch),
                        ("compile_time", compile_time), ("interpreter", interpreter)):
         result = newest(name, folder)
         if result is not None:

@@ -1,4 +1,5 @@
-"""Shared by all tests: the seeded random generator, --update-golden, verification after passes."""
+"""Shared by all tests: the seeded random generator, --update-golden and
+--update-ratchet, verification after passes."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ hypothesis.settings.load_profile("same")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true",
                      help="rewrite the CHECK lines of tests/lit from what the passes print now")
+    parser.addoption("--update-ratchet", action="store_true",
+                     help="store today's figures in tests/ratchet.json")
 
 
 @pytest.fixture

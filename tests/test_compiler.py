@@ -15,6 +15,7 @@ import pytest
 
 import tilec
 from tests.runtime.support import add, arrays, from_text, scale
+from tests.support.stages import NAMES, level_file, stage_file
 from tilec import compiler, knobs
 from tilec.codegen import cubin
 from tilec.compiler import LEVELS, PIPELINE, Options, stage_level
@@ -107,13 +108,14 @@ def test_dump_all(capsys):
     with knobs.scope(dump="all"):
         launch()
     text = capsys.readouterr().err
-    names = ["frontend", *(s.run.name for s in PIPELINE), "llir", "ptx"]
+    names = NAMES[:-1]
     assert headers(text) == [(f"{i:02}", name, stage_level(i)) for i, name in enumerate(names)]
     assert "func @scale(" in text and ".visible .entry scale(" in text and "loc(" not in text
 
 
 @pytest.mark.parametrize("what, names", [
-    ("coalesce", ["coalesce"]), ("cse, frontend", ["frontend", "cse", "cse"]),
+    ("coalesce", ["coalesce"]), ("unroll, frontend", ["frontend", "unroll"]),
+    ("cse", [name for name in NAMES if name == "cse"]),
     ("tile", ["dce"]), ("gpu,ptx", ["dce", "ptx"]), ("lowered", ["insert_barriers"]),
     ("llir", ["llir"]), ("cubin", []),
 ])
@@ -249,13 +251,15 @@ def test_no_sass_without_nvdisasm(tmp_path, monkeypatch):
 
 # -- overriding -------------------------------------------------------------------------------
 
+# The file of each level's last stage.
+LAST = {level: level_file(level) for level in LEVELS} | {"frontend": stage_file("frontend")}
 EDITS = {  # level: file, what to change, and what the kernel adds then instead of 3
-    "frontend": ("00-frontend.tir", "value = 3.0", "value = 5.0", 5),
-    "tile": ("09-dce.tir", "value = 3.0", "value = 5.5", 5.5),
-    "gpu": ("15-dce.tir", "value = 3.0", "value = 6.0", 6),
-    "lowered": ("17-insert_barriers.tir", "value = 3.0", "value = 7.0", 7),
-    "llir": ("18.ll", "0x4008000000000000", "0x4020000000000000", 8),
-    "ptx": ("19.ptx", "0f40400000", "0f41100000", 9),
+    "frontend": (LAST["frontend"], "value = 3.0", "value = 5.0", 5),
+    "tile": (LAST["tile"], "value = 3.0", "value = 5.5", 5.5),
+    "gpu": (LAST["gpu"], "value = 3.0", "value = 6.0", 6),
+    "lowered": (LAST["lowered"], "value = 3.0", "value = 7.0", 7),
+    "llir": (LAST["llir"], "0x4008000000000000", "0x4020000000000000", 8),
+    "ptx": (LAST["ptx"], "0f40400000", "0f41100000", 9),
 }
 RUN_LEVELS = ["tile", "gpu", "lowered", "ptx"]
 FIRST_LEVEL_THAT_SEES = {"frontend": 0, "tile": 0, "gpu": 1, "lowered": 2, "llir": 3, "ptx": 3}
@@ -332,17 +336,18 @@ def test_dumps_show_the_edit_and_what_follows(tmp_path, capsys):
     text = capsys.readouterr().err
     assert [int(n) for n, _, _ in headers(text)] == list(range(N + 3))
     again = tmp_path / "again" / folder.name
-    assert (again / "15-dce.tir").read_text() == (folder / "15-dce.tir").read_text()
-    assert "value = 6.0" in (again / "17-insert_barriers.tir").read_text()
-    assert "value = 3.0" in (again / "14-reorder.tir").read_text()
+    assert (again / LAST["gpu"]).read_text() == (folder / LAST["gpu"]).read_text()
+    assert "value = 6.0" in (again / LAST["lowered"]).read_text()
+    assert "value = 3.0" in (again / stage_file("reorder")).read_text()
 
 
 @pytest.mark.parametrize("level, old, new, line", [
-    ("tile", "tile.fma(", "tile.fmaa(", r"09-dce.tir:\d+:\d+: "),
-    ("gpu", "tile.load(%3)", "tile.load(%33)", r"15-dce.tir:\d+:\d+: "),
-    ("lowered", "func.return()", "func.return(", r"17-insert_barriers.tir:\d+:\d+: "),
-    ("llir", "fma.f32(float %v8", "fma.f32(float %nothing", r"18.ll: LLVM IR, line \d+: "),
-    ("ptx", "fma.rn.f32", "fma.rm.f33", r"19.ptx: .*PTX,? line \d+: "),
+    ("tile", "tile.fma(", "tile.fmaa(", rf"{LAST['tile']}:\d+:\d+: "),
+    ("gpu", "tile.load(%3)", "tile.load(%33)", rf"{LAST['gpu']}:\d+:\d+: "),
+    ("lowered", "func.return()", "func.return(", rf"{LAST['lowered']}:\d+:\d+: "),
+    ("llir", "fma.f32(float %v8", "fma.f32(float %nothing",
+     rf"{LAST['llir']}: LLVM IR, line \d+: "),
+    ("ptx", "fma.rn.f32", "fma.rm.f33", rf"{LAST['ptx']}: .*PTX,? line \d+: "),
 ])
 def test_a_broken_edit_is_reported_with_its_line(tmp_path, level, old, new, line):
     folder = copied(tmp_path)
@@ -362,9 +367,9 @@ def test_a_broken_edit_is_reported_with_its_line(tmp_path, level, old, new, line
 
 def test_an_edit_at_the_wrong_level(tmp_path):
     folder = copied(tmp_path)
-    (folder / "15-dce.tir").write_text((folder / "09-dce.tir").read_text())
+    (folder / LAST["gpu"]).write_text((folder / LAST["tile"]).read_text())
     with knobs.scope(override_dir=folder.parent, run="gpu"), \
-            pytest.raises(TilecError, match="15-dce.tir: the module is at level tile, expect"):
+            pytest.raises(TilecError, match=f"{LAST['gpu']}: the module is at level tile, expect"):
         launch()
 
 

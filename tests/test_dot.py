@@ -1,9 +1,8 @@
-"""tl.dot through the whole compiler against numpy in f64: a covering set of matrix products, and
-what is around dots in a kernel: reductions of rows, chains, batches, reused operands."""
+"""What is around dots in a kernel, through the whole compiler against numpy in f64: reductions of
+rows, chains, batches, reused operands. Plain products are in test_matmul.py."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import Any
 
@@ -13,145 +12,8 @@ import pytest
 
 import tilec
 import tilec.language as tl
+from tests.support.matmul import KINDS, close, matmul, operand, run_all
 
-LEVELS = ("tile", "gpu", "lowered", "ptx")
-# name -> operand dtype, result dtype, precision, tolerance relative to sum |a * b|
-KINDS: dict[str, tuple[Any, Any, str, float]] = {
-    "f16": (np.float16, np.float32, "tf32", 2.0**-21),
-    "f16_f16": (np.float16, np.float16, "tf32", 2.0**-9),
-    "bf16": (ml_dtypes.bfloat16, np.float32, "tf32", 2.0**-21),
-    "tf32": (np.float32, np.float32, "tf32", 2.0**-10),
-    "tf32x3": (np.float32, np.float32, "tf32x3", 2.0**-20),
-    "ieee": (np.float32, np.float32, "ieee", 2.0**-21),
-    "f64": (np.float64, np.float64, "tf32", 2.0**-50),
-    "i8": (np.int8, np.int32, "tf32", 0.0),
-    "e4m3": (ml_dtypes.float8_e4m3fn, np.float32, "tf32", 2.0**-21),
-    "e5m2": (ml_dtypes.float8_e5m2, np.float16, "tf32", 2.0**-9),
-}
-OUTS = {np.float32: tl.float32, np.float16: tl.float16, np.float64: tl.float64,
-        np.int32: tl.int32}
-BLOCKS = [(32, 64, 32), (16, 8, 32), (48, 80, 16), (96, 24, 16), (16, 160, 16), (17, 19, 21)]
-MORE_BLOCKS = [(16, 16, 16), (64, 32, 16), (16, 24, 48), (64, 16, 64), (192, 16, 16), (64, 64, 32)]
-FACTORS: dict[str, list[Any]] = {
-    "kind": list(KINDS), "block": BLOCKS, "num_warps": [1, 2, 4, 8, 16],
-    "num_stages": [1, 2, 3, 4], "a": ["rows", "columns", "trans"],
-    "b": ["rows", "columns", "trans"], "ragged": [False, True],
-    "target": ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]}
-
-
-def pairwise(factors: dict[str, list[Any]], seed: int = 0) -> list[dict[str, Any]]:
-    """Rows in which every two values of two factors meet; the best of a few random rows each."""
-    rng = np.random.default_rng(seed)
-    names = list(factors)
-    wanted = {(m, i, n, j) for m, n in itertools.combinations(range(len(names)), 2)
-              for i in range(len(factors[names[m]])) for j in range(len(factors[names[n]]))}
-
-    def met(row: list[int]) -> set[tuple[int, int, int, int]]:
-        return {(m, row[m], n, row[n]) for m, n in itertools.combinations(range(len(row)), 2)}
-
-    rows = []
-    while wanted:
-        m, i, n, j = min(wanted)
-        best: list[int] = []
-        for _ in range(40):
-            row = [int(rng.integers(len(factors[name]))) for name in names]
-            row[m], row[n] = i, j
-            if not best or len(met(row) & wanted) > len(met(best) & wanted):
-                best = row
-        wanted -= met(best)
-        rows.append({name: factors[name][k] for name, k in zip(names, best, strict=True)})
-    return rows
-
-
-@tilec.jit
-def matmul(a_ptr, b_ptr, c_ptr, M, N, K, sam, sak, sbk, sbn, BM: tl.constexpr, BN: tl.constexpr,
-           BK: tl.constexpr, TA: tl.constexpr, TB: tl.constexpr, RAGGED: tl.constexpr,
-           P: tl.constexpr, OUT: tl.constexpr):
-    rm = tl.program_id(0) * BM + tl.arange(0, BM)
-    rn = tl.program_id(1) * BN + tl.arange(0, BN)
-    acc = tl.zeros((BM, BN), OUT)
-    for k in range(0, K, BK):
-        rk = k + tl.arange(0, BK)
-        if TA:
-            a_mask = (rm[None, :] < M) & (rk[:, None] < K) if RAGGED else None
-            a = tl.trans(tl.load(a_ptr + rm[None, :] * sam + rk[:, None] * sak, a_mask,
-                                 other=0 if RAGGED else None))
-        else:
-            a_mask = (rm[:, None] < M) & (rk[None, :] < K) if RAGGED else None
-            a = tl.load(a_ptr + rm[:, None] * sam + rk[None, :] * sak, a_mask,
-                        other=0 if RAGGED else None)
-        if TB:
-            b_mask = (rk[None, :] < K) & (rn[:, None] < N) if RAGGED else None
-            b = tl.trans(tl.load(b_ptr + rk[None, :] * sbk + rn[:, None] * sbn, b_mask,
-                                 other=0 if RAGGED else None))
-        else:
-            b_mask = (rk[:, None] < K) & (rn[None, :] < N) if RAGGED else None
-            b = tl.load(b_ptr + rk[:, None] * sbk + rn[None, :] * sbn, b_mask,
-                        other=0 if RAGGED else None)
-        acc = tl.dot(a, b, acc, input_precision=P, out_dtype=OUT)
-    c_mask = (rm[:, None] < M) & (rn[None, :] < N) if RAGGED else None
-    tl.store(c_ptr + rm[:, None] * N + rn[None, :], acc, c_mask)
-
-
-def operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    if dtype is np.int8:
-        return rng.integers(-128, 127, shape, dtype, endpoint=True)
-    return rng.standard_normal(shape).astype(dtype)
-
-
-def close(got: np.ndarray, a: np.ndarray, b: np.ndarray, tolerance: float, what: str) -> None:
-    """got == a @ b within `tolerance` of the sum of the products' sizes."""
-    if got.dtype.kind == "i":
-        np.testing.assert_array_equal(got, a.astype(np.int64) @ b.astype(np.int64), what)
-        return
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    error = np.abs(got.astype(np.float64) - a @ b)
-    assert (error <= tolerance * (np.abs(a) @ np.abs(b))).all(), (what, error.max())
-
-
-def run_all(made: Any, args: dict[str, Any], grid: tuple[int, ...]) -> dict[str, list[np.ndarray]]:
-    """Copies of the arrays after a run at each level."""
-    out = {}
-    for level in LEVELS:
-        mine = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in args.items()}
-        made.run(mine, grid, level=level, seed=7)
-        out[level] = [v for v in mine.values() if isinstance(v, np.ndarray)]
-    return out
-
-
-def shown(config: dict[str, Any]) -> str:
-    return "-".join("x".join(map(str, v)) if isinstance(v, tuple) else str(v)
-                    for v in config.values())
-
-
-CONFIGS = [pytest.param(c, id=shown(c)) for c in pairwise(FACTORS)] + [
-    pytest.param(c, id=shown(c), marks=pytest.mark.full)
-    for c in pairwise({**FACTORS, "block": MORE_BLOCKS}, 1)]
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-def test_matmul(config: dict[str, Any]) -> None:
-    dtype, result, precision, tolerance = KINDS[config["kind"]]
-    bm, bn, bk = config["block"]
-    m, n, k = (max(1, bm - 3), bn - 5, 2 * bk - 3) if config["ragged"] else (bm, bn, 2 * bk)
-    rng = np.random.default_rng(m * n + k)
-    a, b = operand(rng, (m, k), dtype), operand(rng, (k, n), dtype)
-    a_held, b_held = (x if config[v] == "rows" else np.ascontiguousarray(x.T)
-                      for v, x in (("a", a), ("b", b)))
-    args = {"a_ptr": a_held, "b_ptr": b_held, "c_ptr": np.zeros((m, n), result), "M": m, "N": n,
-            "K": k, "sam": k if config["a"] == "rows" else 1,
-            "sak": 1 if config["a"] == "rows" else m,
-            "sbk": n if config["b"] == "rows" else 1, "sbn": 1 if config["b"] == "rows" else k}
-    made = matmul.warmup(
-        *args.values(), grid=(1, 1), num_warps=config["num_warps"],
-        num_stages=config["num_stages"], target=config["target"], BM=bm, BN=bn, BK=bk,
-        TA=config["a"] == "trans", TB=config["b"] == "trans", RAGGED=config["ragged"], P=precision,
-        OUT=OUTS[result])
-    for level, (_, _, got) in run_all(made, args, (1, 1)).items():
-        close(got, a, b, tolerance, level)
-
-
-# -- what is around dots ------------------------------------------------------------------------
 
 @tilec.jit
 def attention(q_ptr, k_ptr, v_ptr, o_ptr, N, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
@@ -276,3 +138,31 @@ def test_attention_converts_keys_and_values_alone(dtype: Any) -> None:
     assert len(conversions) == 2
     # No data cross warps: a warp has whole rows.
     assert "warpsPerCTA = [4, 1]" in made.asm["gpu"] and "[2, 2]" not in made.asm["gpu"]
+
+
+@tilec.jit
+def reduced(a_ptr, b_ptr, r_ptr, c_ptr, i_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    rm, rn, rk = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a = tl.load(a_ptr + rm[:, None] * K + rk[None, :])
+    b = tl.load(b_ptr + rk[:, None] * N + rn[None, :])
+    x = tl.dot(a, b)
+    tl.store(r_ptr + rm, tl.sum(x, 1))
+    tl.store(c_ptr + rn, tl.max(x, 0))
+    tl.store(i_ptr + rm, tl.argmax(x, 1))
+
+
+@pytest.mark.parametrize(("shape", "num_warps"), [((32, 32, 16), 4), ((48, 40, 32), 2),
+                                                  ((17, 9, 16), 4), ((16, 64, 16), 8)])
+def test_reductions_of_a_result(shape: tuple[int, int, int], num_warps: int) -> None:
+    """Slices of a dot's layout, along both of its dimensions."""
+    m, n, k = shape
+    rng = np.random.default_rng(m)
+    a, b = (rng.integers(-8, 9, s).astype(np.float16) for s in ((m, k), (k, n)))
+    want = a.astype(np.float32) @ b.astype(np.float32)
+    args = {"a_ptr": a, "b_ptr": b, "r_ptr": np.zeros(m, np.float32),
+            "c_ptr": np.zeros(n, np.float32), "i_ptr": np.zeros(m, np.int32)}
+    made = reduced.warmup(*args.values(), grid=(1,), num_warps=num_warps, M=m, N=n, K=k)
+    for level, (_, _, rows, columns, index) in run_all(made, args, (1,)).items():
+        np.testing.assert_array_equal(rows, want.sum(1), level)
+        np.testing.assert_array_equal(columns, want.max(0), level)
+        np.testing.assert_array_equal(index, want.argmax(1), level)

@@ -159,8 +159,32 @@ def test_accumulators_are_stored_as_matrices(trans: bool, form: str) -> None:
         assert set(matrices(ptx, "stmatrix")) == forms
 
 
+@pytest.mark.parametrize("src,dst,shape,ldmatrix,stmatrix", [
+    (ROWS, operand(0, 2), (32, 32), "x4", ""), (ROWS, operand(1, 2), (32, 32), "x4.trans", ""),
+    (operand(0, 2), ROWS, (96, 32), "x4", ""), (operand(1, 2), ROWS, (32, 32), "", "x4.trans"),
+    # With more elements vectors of 16 bytes serve both sides.
+    (ROWS, operand(0, 2), (64, 64), "", ""), (MMA, ROWS, (64, 64), "", "")])
+def test_conversions_move_matrices_where_they_win(
+        src: str, dst: str, shape: tuple[int, int], ldmatrix: str, stmatrix: str) -> None:
+    x = samples("bf16", int(np.prod(shape)), 3).reshape(shape)
+    dims = "x".join(map(str, shape))
+    body = "\n".join([
+        pointers("x", "bf16", shape, src), pointers("o", "bf16", shape, dst),
+        f"%t = tile.load(%xp) : tensor<{dims}xbf16, {src}>",
+        f"%r = gpu.convert_layout(%t) : tensor<{dims}xbf16, {dst}>", "tile.store(%op, %r)"])
+    for target in ("sm_80", "sm_90a"):
+        out = np.zeros_like(x)
+        ptx = launch("%x: ptr<bf16> {divisibility = 16}, %o: ptr<bf16> {divisibility = 16}", body,
+                     [x, out], target)
+        np.testing.assert_array_equal(out.view(np.uint8), x.view(np.uint8))
+        assert set(matrices(ptx, "ldmatrix")) == {ldmatrix} - {""}
+        stored = {stmatrix} - {""} if target == "sm_90a" else set()
+        assert set(matrices(ptx, "stmatrix")) == stored
+
+
 # ---- asynchronous copies
-def copy_text(dtype: str, shape: tuple[int, int], layout: str, shared: str, masked: str = "") -> str:
+def copy_text(dtype: str, shape: tuple[int, int], layout: str, shared: str, masked: str = ""
+              ) -> str:
     """Copy x through a stage, masked by columns (or rows) below %m, and store it to o."""
     dims = "x".join(map(str, shape))
     lines = [pointers("x", dtype, shape, layout), pointers("o", dtype, shape, layout),
@@ -184,7 +208,8 @@ def copies(ptx: str) -> set[str]:
             re.findall(r"cp\.async\.(c[ag])\.shared\.global \[.*?\], \[.*?\], (\d+)", ptx)}
 
 
-PARAMS = "%x: ptr<{0}> {{divisibility = {1}}}, %o: ptr<{0}>, %n: i32, %m: i32 {{divisibility = {2}}}"
+PARAMS = ("%x: ptr<{0}> {{divisibility = {1}}}, %o: ptr<{0}>, %n: i32, "
+          "%m: i32 {{divisibility = {2}}}")
 
 
 @pytest.mark.parametrize("dtype,shape,align,masked,divisor,form", [

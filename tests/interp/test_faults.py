@@ -1,16 +1,22 @@
 """Faults planted in a pipelined kernel at the lowered level: the interpreter finds each of them,
 whatever the seed, and has nothing against the kernel itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 import pytest
 
+import tilec.language as tl
 from tests.support.fixtures import MATMUL, fixture, matmul_case
+from tilec.compiler import PIPELINE
 from tilec.errors import InterpreterError
+from tilec.frontend.build import build_module
+from tilec.frontend.function import function
 from tilec.interp.run import run
 from tilec.ir import ops
-from tilec.ir.core import Module, Op, Value
+from tilec.ir.core import Builder, Module, Op, Value
+from tilec.ir.types import MemDesc, i32
 from tilec.ir.verifier import verify
 
 SEEDS = range(3)
@@ -19,8 +25,8 @@ K = 176  # five and a half iterations
 
 def value(m: Module, name: str) -> Value:
     """The value of that name."""
-    return next(r for op in m.walk() for r in (*op.results, *(a for b in op.regions for a in b.args))
-                if r.name == name)
+    args = [a for op in m.walk() for block in op.regions for a in block.args]
+    return next(v for v in (*(r for op in m.walk() for r in op.results), *args) if v.name == name)
 
 
 def all_of(m: Module, cls: type[Op]) -> list[Op]:
@@ -173,6 +179,89 @@ def test_fault_is_found(name: str) -> None:
         with pytest.raises(InterpreterError) as error:
             launch(m, seed)
         assert complaint in error.value.message, error.value.message
+
+
+# ---- the passes' own output
+@function
+def matmul_kernel(a_ptr, b_ptr, c_ptr, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    rk = tl.arange(0, BK)
+    a = a_ptr + rm[:, None] * K + rk[None, :]
+    b = b_ptr + rk[:, None] * N + rn[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a, mask=rk[None, :] + k < K, other=0.0)
+        y = tl.load(b, mask=rk[:, None] + k < K, other=0.0)
+        acc = tl.dot(x, y, acc)
+        a += BK
+        b += BK * N
+    tl.store(c_ptr + rm[:, None] * N + rn[None, :], acc)
+
+
+@lru_cache(maxsize=4)
+def compiled(stages: int) -> Module:
+    specs = {"a_ptr": "*bf16:16", "b_ptr": "*bf16:16", "c_ptr": "*fp32:16", "N": "i32:16",
+             "K": "i32:16"}
+    m = build_module(matmul_kernel, specs, {"BM": 64, "BN": 64, "BK": 32}, target="sm_80")
+    m.attributes["num_stages"] = stages
+    for step in PIPELINE:
+        step.run.run(m)
+    verify(m)
+    return m
+
+
+def in_loop(op: Op) -> bool:
+    return any(isinstance(a, ops.For) for a in op.ancestors())
+
+
+def mutants(m: Module) -> Iterator[tuple[str, Module]]:
+    """Every copy of the module in which one op that orders memory is gone or weaker."""
+    for i, op in enumerate(list(m.walk())):
+        if isinstance(op, (BARRIER, WAIT, COMMIT, COPY)) and (in_loop(op) or isinstance(op, COPY)):
+            copy = m.clone()
+            list(copy.walk())[i].erase()
+            yield f"{op.name} number {i} dropped", copy
+        if isinstance(op, WAIT) and in_loop(op):
+            for more in (1, 2, 5):
+                copy = m.clone()
+                list(copy.walk())[i].pending = op.pending + more
+                yield f"{op.name} number {i} with {more} more pending", copy
+        if isinstance(op, ops.MemdescIndex) and in_loop(op):
+            for delta in (1, 2):
+                copy = m.clone()
+                _shift_stage(list(copy.walk())[i], delta)
+                yield f"{op.name} number {i} off by {delta}", copy
+
+
+def _shift_stage(view: Op, delta: int) -> None:
+    """Another stage: (index + delta) mod stages."""
+    assert isinstance(view, ops.MemdescIndex) and isinstance(view.buffer.type, MemDesc)
+    builder = Builder(before=view)
+    stages, more = (builder.emit(ops.Constant(value=n, types=[i32]))
+                    for n in (view.buffer.type.stages, delta))
+    view.set_operand(1, builder.emit(ops.Rem(builder.emit(ops.Add(view.index, more)), stages)))
+
+
+@pytest.mark.parametrize("stages", [3, 4])
+def test_faults_in_compiled_code(stages: int) -> None:
+    def go(m: Module, seed: int) -> None:
+        args, grid, want = matmul_case(K)
+        run(m, m.funcs[0].name, args, grid, seed=seed)
+        np.testing.assert_allclose(args[2], want, rtol=1e-5, atol=1e-4)
+
+    whole = compiled(stages)
+    for seed in SEEDS:
+        go(whole.clone(), seed)
+    found = 0
+    for name, m in mutants(whole):
+        verify(m)
+        for seed in SEEDS:
+            with pytest.raises(InterpreterError):
+                go(m, seed)
+                pytest.fail(f"not found: {name}, seed {seed}")
+        found += 1
+    assert found >= 20
 
 
 def test_wrong_results_at_the_gpu_level() -> None:

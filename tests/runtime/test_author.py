@@ -14,6 +14,7 @@ import pytest
 
 import tilec
 import tilec.language as tl
+from tests.support.stages import level_file
 from tilec import knobs
 from tilec.frontend.scope import _NOT_YET
 from tilec.runtime import device
@@ -123,7 +124,7 @@ def test_an_edited_file_is_announced_once(tmp_path, capsys):
     x = array()
     with knobs.scope(dump_dir=str(tmp_path)):
         apply[(1,)](x, double, B=8)
-    [file] = tmp_path.glob("apply-*/09-dce.tir")
+    [file] = tmp_path.glob(f"apply-*/{level_file('tile')}")
     file.write_text(file.read_text().replace("value = 2.0", "value = 5.0"))
     capsys.readouterr()
     with knobs.scope(override_dir=str(tmp_path)):

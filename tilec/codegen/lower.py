@@ -20,13 +20,13 @@ from tilec.codegen import (  # noqa: F401  (their rules)
     shape,
     shared,
 )
-from tilec.codegen.context import SMEM, CodeGen
+from tilec.codegen.context import SMEM, CodeGen, lower
 from tilec.codegen.emit import Reg, llvm_element
 from tilec.codegen.explain import explain
 from tilec.errors import CompilationError
 from tilec.ir.core import Func, Module, Value
 from tilec.ir.remarks import recorded
-from tilec.ir.types import MemDesc, Pointer, Scalar, Token, bf16, element_of
+from tilec.ir.types import MemDesc, Pointer, Scalar, TensorMap, Token, bf16, element_of
 from tilec.target import Target
 
 
@@ -45,6 +45,7 @@ def to_llir(module: Module, target: Target) -> LLIR:
     """LLVM IR of the module's kernel. Every tensor must have a layout and every op that needs
     scratch memory its offset. Raises CompilationError where an op has no lowering."""
     (func,) = module.funcs
+    _refuse_unlowered(func)
     if target.sm < 80:
         _refuse_bf16(func, target)
     cg = CodeGen(func, module.num_warps, target)
@@ -58,6 +59,15 @@ def to_llir(module: Module, target: Target) -> LLIR:
     text = _module_text(cg, func, name, int(module.attributes.get("maxnreg", 0)))
     return LLIR(text, name, int(module.attributes.get("shared", 0)),
                 module.num_warps, tuple(str(a.type) for a in func.args))
+
+
+def _refuse_unlowered(func: Func) -> None:
+    for op in func.walk():
+        if lower.get(type(op)) is None and not op.terminator:
+            raise CompilationError(f"{op.name} is not lowered yet", op.loc)
+    for arg in func.args:
+        if isinstance(arg.type, TensorMap):
+            raise CompilationError(f"a tensor map, %{arg.name}, is not lowered yet", func.loc)
 
 
 def _refuse_bf16(func: Func, target: Target) -> None:

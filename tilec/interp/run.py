@@ -26,7 +26,7 @@ from tilec.interp.waiting import Turns
 from tilec.ir import ops
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.ops.memory import MemoryOp
-from tilec.ir.types import Pointer, Scalar, shape_of
+from tilec.ir.types import Pointer, Scalar, TensorMap, shape_of
 
 # Elements of the largest tile that a group of programs holds together: its arrays fit in a cache.
 GROUP_ELEMENTS = 1 << 16
@@ -39,8 +39,9 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
     """Run `func_name` over `grid` (1 to 3 extents), writing to the arrays in `args`.
 
     args: numpy arrays for pointers and Python or numpy scalars, in the parameters' order or by
-    name. seed: of the order of programs and copies (default: TILEC_SEED). level: what the module's level must
-    be, if given. program: run this one only. on_print: gets each printed line (default: stdout).
+    name. seed: of the order of programs and of when asynchronous copies land (default:
+    TILEC_SEED). level: what the module's level must be, if given. program: run this one only.
+    on_print: gets each printed line (default: stdout).
     Raises LaunchError for arguments that do not fit and InterpreterError for what a program does
     wrong.
     """
@@ -188,6 +189,9 @@ def _bind(func: Func, args: Sequence[Any] | Mapping[str, Any],
     for name, parameter, given in zip(names, func.args, args, strict=True):
         if isinstance(parameter.type, Pointer):
             arrays[name] = _array(name, parameter.type, given)
+        elif isinstance(parameter.type, TensorMap):
+            raise InterpreterError(f"argument {name} is a tensor map; the interpreter does not run "
+                                   f"kernels with tensor maps yet", func.loc)
         else:
             assert isinstance(parameter.type, Scalar)
             scalars[name] = _scalar(name, parameter.type, given)

@@ -13,7 +13,7 @@ from tilec.errors import IRError, Location, did_you_mean
 from tilec.ir import ops  # noqa: F401  (registers the ops)
 from tilec.ir.core import MISSING, OP_CLASSES, UNFIT, UNKNOWN, Block, Func, Module, Op, Value
 from tilec.ir.layouts import Layout, layout_from_fields
-from tilec.ir.types import SCALARS, MemDesc, Pointer, Scalar, Tensor, Token, Type
+from tilec.ir.types import SCALARS, MemDesc, Pointer, Scalar, Tensor, TensorMap, Token, Type
 
 
 @cache
@@ -224,10 +224,11 @@ class _Parser:
         inner = self.type(element)
         if min(shape) < 1 or not isinstance(inner, (Scalar, Pointer)):
             raise self.error(tree, f"{dims}{inner} is not a tile")
-        if tree.data == "memdesc":
+        if tree.data != "tensor":
             if not isinstance(inner, Scalar):
-                raise self.error(tree, f"a buffer cannot hold {inner}")
-            return MemDesc(shape, inner, self.layout(layout))
+                raise self.error(tree, f"a {tree.data} cannot hold {inner}")
+            cls = MemDesc if tree.data == "memdesc" else TensorMap
+            return cls(shape, inner, self.layout(layout))
         return Tensor(shape, inner, None if layout is None else self.layout(layout))
 
     def scalar(self, token: Any) -> Scalar:

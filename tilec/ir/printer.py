@@ -10,7 +10,7 @@ from typing import Any
 from tilec.errors import Location
 from tilec.ir.core import UNKNOWN, Block, Func, Module, Op, Value
 from tilec.ir.layouts import Layout
-from tilec.ir.types import MemDesc, Tensor, Type
+from tilec.ir.types import MemDesc, Tensor, TensorMap, Type
 
 _NOT_A_NAME = re.compile(r"[^\w.$]")
 
@@ -101,7 +101,7 @@ class _Printer:
         return self.names[value]
 
     def type(self, t: Type) -> str:
-        return t.text(self.layout) if isinstance(t, (Tensor, MemDesc)) else str(t)
+        return t.text(self.layout) if isinstance(t, (Tensor, MemDesc, TensorMap)) else str(t)
 
     def layout(self, layout: Layout) -> str:
         text = str(layout)

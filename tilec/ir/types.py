@@ -1,4 +1,4 @@
-"""Types of the IR: scalars, pointers, tensors, shared-memory descriptors, tokens.
+"""Types of the IR: scalars, pointers, tensors, shared-memory buffers, tensor maps, tokens.
 
 All are immutable and compare by value. A tensor's layout is None at the `tile` level.
 """
@@ -147,6 +147,30 @@ class MemDesc(Type):
         """The text form, with the layout printed by `show_layout`."""
         dims = "".join(f"{n}x" for n in self.shape)
         return f"memdesc<{dims}{self.element}, {show_layout(self.layout)}>"
+
+
+@dataclass(frozen=True)
+class TensorMap(Type):
+    """How the copy engine (TMA) sees a tensor in global memory: a kernel parameter. One copy moves
+    a tile of this shape and element to or from a buffer with this layout; dimensions in front of
+    those of the layout have extent 1. Extents and strides of the tensor are the launch's."""
+
+    shape: tuple[int, ...]
+    element: Scalar
+    layout: Layout
+
+    @property
+    def tile_shape(self) -> tuple[int, ...]:
+        """The shape of the tile in shared memory."""
+        return self.shape[len(self.shape) - self.layout.rank:]
+
+    def __str__(self) -> str:
+        return self.text(str)
+
+    def text(self, show_layout: Callable[[Layout], str]) -> str:
+        """The text form, with the layout printed by `show_layout`."""
+        dims = "".join(f"{n}x" for n in self.shape)
+        return f"tensormap<{dims}{self.element}, {show_layout(self.layout)}>"
 
 
 @dataclass(frozen=True)

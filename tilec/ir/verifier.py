@@ -24,6 +24,7 @@ class _Verifier:
     def __init__(self, module: Module, func: Func) -> None:
         self.module, self.func = module, func
         self.visible: set[Value] = set()
+        self.num_warps = module.num_warps  # of the warp role around, if there is one
 
     def run(self) -> None:
         if self.func.body.owner is not self.func:
@@ -76,7 +77,11 @@ class _Verifier:
             if block.owner is not op:
                 raise self.fail(op, f"region {i} belongs to another op")
             last: type[Op] = ops.Condition if isinstance(op, ops.While) and i == 0 else ops.Yield
+            outer = self.num_warps
+            if isinstance(op, ops.WarpRole):
+                self.num_warps = op.warps
             self.block(block, last)
+            self.num_warps = outer
         try:
             op.merge_types(tuple(op.infer()), [r.type for r in op.results])
             op.check()
@@ -93,19 +98,35 @@ class _Verifier:
         in_reduce = any(isinstance(a, ops.Reduce) for a in op.ancestors())
         if in_reduce and not op.pure and not op.terminator:
             raise self.fail(op, "a reduce's region must be pure")
+        if wrong := self.wrong_warps(op):
+            raise self.fail(op, wrong)
         for r in op.results:
             if wrong := self.wrong_layout(r):
                 raise self.fail(op, wrong)
+
+    def wrong_warps(self, op: Op) -> str:
+        """What an op asks of the warps that run it and they do not have, or an empty string."""
+        have = self.num_warps
+        if isinstance(op, ops.Elect) and op.warp >= have:
+            return f"warp is {op.warp}, there are {have} warps"
+        if isinstance(op, ops.Warpgroups) and have % 4:
+            return f"{have} warps are not whole warpgroups"
+        if isinstance(op, ops.TmaStore) and op.parts not in (1, have // 4):
+            return f"parts is {op.parts}, there are {have // 4} warpgroups"
+        if isinstance(op, ops.WarpSpecialize) and sum(r.warps for r in op.roles) != have:
+            return f"the roles have {sum(r.warps for r in op.roles)} warps, there are {have}"
+        return ""
 
     def wrong_layout(self, value: Value) -> str:
         """What is wrong with a tile's layout at the module's level, or an empty string."""
         if not isinstance(value.type, Tensor):
             return ""
-        layout, module = value.type.layout, self.module
-        if module.level == "tile":
+        layout, level = value.type.layout, self.module.level
+        if level == "tile":
             return "" if layout is None else "a tile has a layout at level tile"
         if not isinstance(layout, RegisterLayout):
-            return f"a tile has no register layout at level {module.level}"
-        if layout.num_warps != module.num_warps:
-            return f"the layout is for {layout.num_warps} warps, the module has {module.num_warps}"
+            return f"a tile has no register layout at level {level}"
+        if layout.num_warps != self.num_warps:
+            where = "module" if self.num_warps == self.module.num_warps else "warp role"
+            return f"the layout is for {layout.num_warps} warps, the {where} has {self.num_warps}"
         return ""

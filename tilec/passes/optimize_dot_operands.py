@@ -1,4 +1,4 @@
-"""Bring elementwise work on a dot's operand to after the change of layout, where that is smaller."""
+"""Bring elementwise work on a dot's operand to after the change of layout, if that is smaller."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilec.ir import ops
+from tilec.ir.buffers import operand_layout
 from tilec.ir.core import Builder, Module, Op, Value
-from tilec.ir.layouts import Blocked, DotOperand, Layout, SwizzledShared
+from tilec.ir.layouts import Blocked, DotOperand, Layout, transpose
 from tilec.ir.types import (
     SCALARS,
     MemDesc,
@@ -22,14 +23,13 @@ from tilec.ir.types import (
     i1,
     i32,
     layout_of,
+    linear_shape,
     scalar_of,
+    shape_of,
     with_element,
 )
 from tilec.passes.base import Pass
 from tilec.passes.fold import constant
-from tilec.passes.schedule import ahead_slice
-
-VECTOR_BYTES = 16
 
 
 class Pipeline(Pass):
@@ -218,20 +218,41 @@ def operand_layout_of(user: Op) -> DotOperand | None:
 
 
 def buffer_type(load: ops.Load, slots: int) -> MemDesc:
-    """Buffers for a load's tile, one per slot."""
+    """Buffers for a load's tile, one per slot, in the layout best for copies and dots."""
     t = load.result.type
     assert isinstance(t, Tensor) and isinstance(t.element, Scalar) and t.layout is not None
-    return MemDesc((slots, *t.shape), t.element, buffer_layout(t))
-
-
-def buffer_layout(t: Tensor) -> Layout:
-    """Rows of 16-byte chunks along the layout's fastest dimension, XORed so that neither 16-byte
-    copies nor ldmatrix meet a bank twice (facts: rows of 128 bytes fill all banks)."""
-    assert isinstance(t.element, Scalar) and t.layout is not None
     order = t.layout.order if isinstance(t.layout, Blocked) else tuple(reversed(range(t.rank)))
-    vec = VECTOR_BYTES // t.element.bytes
-    chunks = (t.shape[order[0]] & -t.shape[order[0]]) // vec
-    if chunks < 1 or t.rank < 2:
-        return SwizzledShared(1, 1, 1, order)
-    phases = min(8, chunks)
-    return SwizzledShared(vec, 8 // phases, phases, order)
+    readers = [reader_layout(u) for u in load.result.users if operand_layout_of(u) is not None]
+    layout = operand_layout(t.shape, t.element, order, tuple(readers or [t.layout]), t.layout)
+    return MemDesc((slots, *t.shape), t.element, layout)
+
+
+def reader_layout(user: Op) -> Layout:
+    """In which layout of the loaded tile a dot reads it."""
+    layout = operand_layout_of(user)
+    assert layout is not None
+    if not isinstance(user, ops.Trans):
+        return layout
+    back = tuple(user.order.index(d) for d in range(len(user.order)))
+    return transpose(layout, back, linear_shape(shape_of(user.result.type)))
+
+
+def ahead_slice(loop: ops.For, values: list[Value]) -> tuple[list[Op], set[int]] | None:
+    """The ops of the loop's body that `values` are computed by, in order, and the indices of the
+    carried values among their sources; None if one of them is not pure."""
+    needed: set[Op] = set()
+    carried: set[int] = set()
+    work = list(values)
+    end = loop.body.terminator
+    while work:
+        value = work.pop()
+        if value.owner is loop.body:
+            if value.index and value.index - 1 not in carried:
+                carried.add(value.index - 1)
+                work.append(end.operands[value.index - 1])
+        elif value.op is not None and value.op.parent is loop.body and value.op not in needed:
+            if not value.op.pure:
+                return None
+            needed.add(value.op)
+            work += [v for op in value.op.walk() for v in op.operands]
+    return [op for op in loop.body if op in needed], carried

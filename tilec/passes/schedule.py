@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from tilec.ir import ops
 from tilec.ir.axis import AxisAnalysis
-from tilec.ir.core import Func, Module, Op, Value
+from tilec.ir.buffers import can_async_copy
+from tilec.ir.core import Func, Module, Op
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.remarks import remark
-from tilec.ir.types import Pointer, Tensor, element_of
+from tilec.ir.types import Tensor
 from tilec.passes.base import Pass
-from tilec.passes.coalesce import access_width
 from tilec.passes.fold import constant
 from tilec.passes.global_accesses import GlobalAccesses
+from tilec.passes.pipeline import ahead_slice, buffer_type
 from tilec.target import Target
 
-COPY_BYTES = 4  # the least that one cp.async moves
 FEEDS = (ops.Elementwise, ops.ConvertLayout, ops.Trans, ops.Reshape, ops.Broadcast, ops.ExpandDims)
 
 
@@ -83,24 +83,11 @@ class _Scheduler:
             return "it is volatile"
         if load.other is not None and constant(load.other) != 0:
             return "its `other` is not zero, which is what a copy fills in"
-        if ahead_slice(self.loop, [v for v in load.operands[:2]]) is None:
+        if ahead_slice(self.loop, list(load.operands[:2])) is None:
             return "its address depends on something that is not computed ahead, as a load"
-        pointer = element_of(load.ptr.type)
-        assert isinstance(pointer, Pointer)
-        if self.width(load, axis) * pointer.pointee.bytes < COPY_BYTES:
-            return f"a thread reads less than {COPY_BYTES} bytes at once"
+        if not can_async_copy(load.ptr, load.mask, axis, buffer_type(load, 2).layout):
+            return "a thread has less than 4 bytes side by side to copy"
         return ""
-
-    def width(self, load: ops.Load, axis: AxisAnalysis) -> int:
-        """Elements that one copy moves."""
-        info = axis.get(load.ptr)
-        best = 1
-        for dim in range(len(info.contiguity)):
-            width = access_width(load, info, dim, self.module.num_warps)
-            if load.mask is not None:
-                width = min(width, axis.get(load.mask).constancy[dim])
-            best = max(best, width)
-        return best
 
     def written(self, load: ops.Load, accesses: GlobalAccesses) -> str:
         """Why the loop's writes may change what the load reads, or an empty string."""
@@ -125,24 +112,3 @@ def feeds_dot(load: Op) -> bool:
                 work += [r for r in user.results if r not in seen]
                 seen.update(user.results)
     return False
-
-
-def ahead_slice(loop: ops.For, values: list[Value]) -> tuple[list[Op], set[int]] | None:
-    """The ops of the loop's body that `values` are computed by, in order, and the indices of the
-    carried values among their sources; None if one of them is not pure."""
-    needed: set[Op] = set()
-    carried: set[int] = set()
-    work = list(values)
-    end = loop.body.terminator
-    while work:
-        value = work.pop()
-        if value.owner is loop.body:
-            if value.index and value.index - 1 not in carried:
-                carried.add(value.index - 1)
-                work.append(end.operands[value.index - 1])
-        elif value.op is not None and value.op.parent is loop.body and value.op not in needed:
-            if not value.op.pure:
-                return None
-            needed.add(value.op)
-            work += [v for op in value.op.walk() for v in op.operands]
-    return [op for op in loop.body if op in needed], carried

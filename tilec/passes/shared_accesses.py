@@ -55,8 +55,8 @@ class Place:
         return replace(self, stage=(self.stage - 1) % self.stages)
 
 
-def place_of(buffer: Value) -> Place:
-    """The bytes of a buffer, or of the stage that it is a view of."""
+def place_of(op: Op, buffer: Value) -> Place:
+    """The bytes that `op` accesses: a buffer, or the stage that it is a view of."""
     alloc, view = allocation(buffer), buffer.op
     while isinstance(view, ops.MemdescTrans):
         view = view.buffer.op
@@ -66,12 +66,17 @@ def place_of(buffer: Value) -> Place:
     t = alloc.result.type
     assert isinstance(t, MemDesc)
     stages = t.stages
-    in_loop = any(isinstance(a, (ops.For, ops.While)) for a in view.ancestors())
-    if view.ahead >= 0 and in_loop:
+    loop = _loop(view)
+    if view.ahead >= 0 and loop is not None and loop is _loop(op):
         return replace(place, stages=stages, stage=view.ahead % stages, moving=True)
     if isinstance(view.index.op, ops.Constant):
         return replace(place, stages=stages, stage=int(view.index.op.value) % stages)
     return replace(place, stages=stages, stage=None)
+
+
+def _loop(op: Op) -> Op | None:
+    """The innermost loop around an op."""
+    return next((a for a in op.ancestors() if isinstance(a, (ops.For, ops.While))), None)
 
 
 @dataclass
@@ -120,20 +125,20 @@ class SharedState:
     def conflicts(self, op: Op) -> bool:
         """Whether the op must not follow these accesses without a barrier."""
         if isinstance(op, ops.SharedLoad):
-            return _meet([place_of(op.buffer)], self.writes)
+            return _meet([place_of(op, op.buffer)], self.writes)
         if isinstance(op, (ops.SharedStore, ops.AsyncCopy)):
-            return _meet([place_of(op.buffer)], self.reads | self.writes)
+            return _meet([place_of(op, op.buffer)], self.reads | self.writes)
         scratch = _scratch(op)
         return scratch is not None and _meet([scratch], self.reads | self.writes)
 
     def add(self, op: Op) -> bool:
         """Note what the op does; whether all threads of the CTA meet inside of it."""
         if isinstance(op, ops.SharedLoad):
-            self.reads.add(place_of(op.buffer))
+            self.reads.add(place_of(op, op.buffer))
         elif isinstance(op, ops.SharedStore):
-            self.writes.add(place_of(op.buffer))
+            self.writes.add(place_of(op, op.buffer))
         elif isinstance(op, ops.AsyncCopy):
-            self.copies.add((place_of(op.buffer), 0))
+            self.copies.add((place_of(op, op.buffer), 0))
         elif isinstance(op, ops.AsyncCommit):
             self.copies = {(p, min(n + 1, MAX_GROUPS)) for p, n in self.copies}
         elif isinstance(op, ops.AsyncWait):

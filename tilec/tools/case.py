@@ -17,6 +17,7 @@ from tilec.errors import TilecError
 from tilec.interp.run import run as interpret
 from tilec.ir import ops
 from tilec.ir.core import Module
+from tilec.ir.ops.base import ScratchOp
 from tilec.tools.run import pick
 
 
@@ -78,6 +79,7 @@ def with_barriers(module: Module) -> Module:
     its shared memory, but not its barriers, runs as one that has."""
     copy = module.clone()
     for op in list(copy.walk()):
-        if op.parent is not None and op.class_effects & {"read_shared", "write_shared"}:
+        touches = isinstance(op, ScratchOp) or op.class_effects & {"read_shared", "write_shared"}
+        if op.parent is not None and touches:
             op.parent.insert(ops.Barrier(loc=op.loc), op)
     return copy

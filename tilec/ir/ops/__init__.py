@@ -5,6 +5,7 @@ A new op is declared in the file of its dialect; importing this package register
 
 from tilec.ir.ops.elementwise import *  # noqa: F403
 from tilec.ir.ops.gpu import *  # noqa: F403
+from tilec.ir.ops.hopper import *  # noqa: F403
 from tilec.ir.ops.memory import *  # noqa: F403
 from tilec.ir.ops.scf import *  # noqa: F403
 from tilec.ir.ops.tile import *  # noqa: F403

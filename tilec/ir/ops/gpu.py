@@ -83,7 +83,7 @@ class MemdescTrans(Op, name="gpu.memdesc_trans"):
     order: tuple[int, ...] = attr(tuple)
 
     def infer(self) -> Sequence[Type]:
-        t = _tile(self, self.buffer)
+        t = single_buffer(self, self.buffer)
         if sorted(self.order) != list(range(len(t.shape))):
             raise self.fail(f"order is {list(self.order)}, expected a permutation of "
                             f"{list(range(len(t.shape)))}")
@@ -98,7 +98,7 @@ class SharedLoad(ExplicitType, name="gpu.shared_load", effects={"read_shared"}):
     buffer: Value = operand()
 
     def infer(self) -> Sequence[Type]:
-        src, dst = _tile(self, self.buffer), self.given()
+        src, dst = single_buffer(self, self.buffer), self.given()
         if not isinstance(dst, Tensor) or (src.shape, src.element) != (dst.shape, dst.element):
             raise self.fail(f"cannot load {dst} from {src}")
         return (dst,)
@@ -111,7 +111,7 @@ class SharedStore(Op, name="gpu.shared_store", effects={"write_shared"}):
     value: Value = operand()
 
     def infer(self) -> Sequence[Type]:
-        dst, src = _tile(self, self.buffer), self.value.type
+        dst, src = single_buffer(self, self.buffer), self.value.type
         if not isinstance(src, Tensor) or (src.shape, src.element) != (dst.shape, dst.element):
             raise self.fail(f"cannot store {src} into {dst}")
         return ()
@@ -125,7 +125,7 @@ class AsyncCopy(MemoryOp, name="gpu.async_copy", effects={"read", "write_shared"
     mask: Value | None = operand(optional=True)
 
     def infer(self) -> Sequence[Type]:
-        dst, src = _tile(self, self.buffer), self._access(None)
+        dst, src = single_buffer(self, self.buffer), self._access(None)
         if not isinstance(src, Tensor) or (src.shape, src.element) != (dst.shape, dst.element):
             raise self.fail(f"cannot copy {src} into {dst}")
         return ()
@@ -146,8 +146,8 @@ class AsyncWait(Op, name="gpu.async_wait", effects={"read_shared", "write_shared
             raise self.fail(f"pending is {self.pending}, expected 0 or more")
 
 
-def _tile(op: Op, buffer: Value) -> MemDesc:
-    """The type of a single buffer."""
+def single_buffer(op: Op, buffer: Value) -> MemDesc:
+    """The type of an operand that must be a single buffer."""
     t = buffer.type
     if not isinstance(t, MemDesc) or t.staged:
         raise op.fail(f"operand is {t}, expected a single buffer")

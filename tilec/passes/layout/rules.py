@@ -43,7 +43,9 @@ def _store(op: ops.Store) -> Needs:
 @needs_rule(ops.Splat, ops.Constant, ops.Arange, ops.ProgramId, ops.NumPrograms, ops.ConvertLayout,
             ops.Assert, ops.Assume, ops.Print, ops.Breakpoint, ops.Barrier, ops.AllocShared,
             ops.MemdescIndex, ops.MemdescTrans, ops.SharedLoad, ops.SharedStore, ops.AsyncCommit,
-            ops.AsyncWait, ops.Return)
+            ops.AsyncWait, ops.Return, ops.WarpgroupBarrier, ops.Elect, ops.MbarrierInit,
+            ops.MbarrierExpect, ops.MbarrierArrive, ops.MbarrierWait, ops.TmaOp, ops.TmaStoreCommit,
+            ops.TmaStoreWait, ops.FenceAsync, ops.WarpRole, ops.WarpSpecialize)
 def _any(op: Op) -> Needs:
     return [None] * len(op.operands)
 
@@ -94,6 +96,21 @@ def _dot(op: ops.Dot) -> Needs:
         if isinstance(have, DotOperand) and (have.parent, have.op_index) == (parent, index):
             k_width = have.k_width
     return [DotOperand(parent, 0, k_width), DotOperand(parent, 1, k_width), parent]
+
+
+@needs_rule(ops.Wgmma)
+def _wgmma(op: ops.Wgmma) -> Needs:
+    return [layout_of(op.a.type), None, layout_of(op.result.type), None][:len(op.operands)]
+
+
+@needs_rule(ops.WgmmaWait)
+def _wgmma_wait(op: ops.WgmmaWait) -> Needs:
+    return [layout_of(r.type) for r in op.results]
+
+
+@needs_rule(ops.ExtractSlice)
+def _extract_slice(op: ops.ExtractSlice) -> Needs:
+    return [layout_of(op.result.type)]
 
 
 @needs_rule(ops.For)

@@ -1,0 +1,75 @@
+"""Random matrix products as cubins on the GPU, against numpy in f64: some 300 configurations.
+
+Compiling takes most of the time, so that a few processes share the work.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilec
+from tests.gpu.test_levels import OnDevice
+from tests.support.matmul import EDGES, KINDS, WAYS, matmul, product, shown
+
+pytestmark = pytest.mark.gpu
+COUNT, SEED = 320, 2
+PROCESSES = min(8, os.cpu_count() or 1)
+FACTORS: dict[str, list[Any]] = {
+    "kind": list(KINDS), "num_warps": [1, 2, 4, 8, 16], "num_stages": [1, 2, 3, 4], "a": WAYS,
+    "b": WAYS, "edges": list(EDGES), "steps": [1, 2, 3, 5, 9],
+    "programs": [(1, 1), (3, 2), (2, 5)]}
+M_EXTENTS = [16, 32, 48, 64, 96, 128, 160, 17]
+N_EXTENTS = [8, 16, 32, 64, 80, 96, 128, 192, 19]
+K_EXTENTS = [16, 32, 48, 64, 21]
+MOST = 64  # elements of a tile of the result, a thread: more would spill
+
+
+def drawn(rng: np.random.Generator) -> dict[str, Any]:
+    """A random configuration."""
+    config = {name: values[rng.integers(len(values))] for name, values in FACTORS.items()}
+    while True:
+        m, n, k = (int(rng.choice(extents)) for extents in (M_EXTENTS, N_EXTENTS, K_EXTENTS))
+        if m * n <= MOST * 32 * config["num_warps"]:
+            return config | {"block": (m, n, k)}
+
+
+CONFIGS = [drawn(np.random.default_rng([SEED, i])) for i in range(COUNT)]
+
+
+def check(number: int) -> None:
+    """Compile, launch and check one configuration; one that does not fit has fewer stages."""
+    config = CONFIGS[number]
+    p = product(config, np.random.default_rng(number))
+    there = [OnDevice(x) if isinstance(x, np.ndarray) else x for x in p.args.values()]
+    for stages in (config["num_stages"], 1):
+        try:
+            matmul[p.grid](*there, num_warps=config["num_warps"], num_stages=stages,
+                           **p.constexprs)
+            break
+        except tilec.OutOfResources:
+            if stages == 1:
+                raise
+    result = there[2]
+    assert isinstance(result, OnDevice)
+    p.check(result.get(), f"{config}")
+
+
+@pytest.fixture(scope="module")
+def checks() -> Iterator[list[Future[None]]]:
+    """The checks of all configurations, under way."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(PROCESSES, context) as pool:
+        yield [pool.submit(check, i) for i in range(COUNT)]
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("number", range(COUNT), ids=[shown(c) for c in CONFIGS])
+def test_random(number: int, checks: list[Future[None]]) -> None:
+    checks[number].result(timeout=80)

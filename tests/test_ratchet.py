@@ -1,0 +1,104 @@
+"""What ptxas makes of the examples' kernels for sm_90a only improves: tests/ratchet.json holds the
+best figures so far, and `pytest tests/test_ratchet.py --update-ratchet` writes today's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilec.language as tl
+from benchmarks.common import load_example
+from tilec.codegen.cubin import LinkResult, link, sass, version
+
+STORED = Path(__file__).with_name("ratchet.json")
+INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*)")
+WIDTH, HALF, SINGLE = 4096, np.zeros(64, ml_dtypes.bfloat16), np.zeros(64, np.float32)
+# Kernel -> arguments, constexprs and options. Of benchmarks/: the shapes that count.
+EVEN = {"BLOCK": WIDTH, "EVEN": True, "RELOAD": False, "num_warps": 8}
+CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
+    "add": ("01_vector_add", "add_kernel", (SINGLE, SINGLE, SINGLE, 1 << 20), {"BLOCK": 1024}),
+    "softmax": ("02_fused_softmax", "softmax_kernel", (HALF, HALF, WIDTH, WIDTH, WIDTH), EVEN),
+    "rms_norm": ("03_norms", "rms_norm_kernel", (HALF, HALF, HALF, SINGLE, WIDTH, 1e-6), EVEN),
+    "matmul": ("06_matmul", "matmul_kernel",
+               (HALF, HALF, HALF, WIDTH, WIDTH, WIDTH, WIDTH, 1, WIDTH, 1, WIDTH, 1),
+               {"ACC": tl.float32, "BM": 128, "BN": 128, "BK": 64, "GROUP": 8, "num_warps": 4,
+                "num_stages": 3}),
+    "attention": ("07_attention", "attention_kernel",
+                  (HALF, HALF, HALF, HALF, WIDTH, 128, WIDTH * 128, 0.1),
+                  {"BM": 64, "BN": 64, "D": 128, "CAUSAL": True, "num_warps": 4,
+                   "num_stages": 2}),
+}
+
+
+def linked(case: str) -> LinkResult:
+    """The case's cubin for sm_90a."""
+    file, kernel, args, given = CASES[case]
+    example = load_example(file)
+    options = given | ({"ACTIVATION": example.identity} if case == "matmul" else {})
+    made = getattr(example, kernel).warmup(*args, grid=(1,), target="sm_90a", **options)
+    return link(made.asm["ptx"], made.target, name=made.name)
+
+
+def figures(result: LinkResult) -> dict[str, int]:
+    """Registers, spilled bytes, instructions by opcode, and moves in innermost loops. ptxas writes
+    some moves as additions or multiplications: IMAD.MOV."""
+    labels: dict[str, int] = {}
+    code: list[tuple[str, str]] = []
+    for line in sass(result.cubin).splitlines():
+        if (m := INSTRUCTION.match(line)) and m[2] != "NOP":
+            code.append((m[2], m[3]))
+        elif m := re.match(r"(\.L_\w+):", line):
+            labels[m[1]] = len(code)
+    loops = [(labels[m[1]], i) for i, (name, rest) in enumerate(code)
+             if name.startswith("BRA") and (m := re.search(r"`\((\.L_\w+)\)", rest))
+             and labels[m[1]] < i]
+    inner = [(lo, hi) for lo, hi in loops
+             if not any(lo <= a and b <= hi and (a, b) != (lo, hi) for a, b in loops)]
+
+    def count(pattern: str) -> int:
+        return sum(bool(re.fullmatch(pattern, name)) for name, _ in code)
+
+    return {"registers": result.n_regs, "spills": result.n_spills, "stack": result.stack,
+            "instructions": len(code), "HMMA": count(r"HMMA\..*"), "LDL": count(r"LDL.*"),
+            "STL": count(r"STL.*"), "BRA.DIV": count(r"BRA\.DIV.*"),
+            "MEMBAR": count(r"MEMBAR.*"), "BAR": count(r"BAR\..*"),
+            "moves in loops": sum(bool(re.match(r"U?MOV|IMAD\.MOV", name)) for lo, hi in inner
+                                  for name, _ in code[lo:hi])}
+
+
+def worse(now: dict[str, int], best: dict[str, int]) -> dict[str, str]:
+    """Of which figures there is more now than ever. For products there is one number of HMMA."""
+    return {k: f"{n}, was {best[k]}" for k, n in now.items()
+            if (n != best[k] if k == "HMMA" else n > best[k])}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_improves(case: str, request: pytest.FixtureRequest) -> None:
+    stored = json.loads(STORED.read_text())
+    now = figures(linked(case))
+    if request.config.getoption("--update-ratchet"):
+        stored[case] = now
+        stored["nvJitLink"] = version()
+        STORED.write_text(json.dumps(stored, indent=1) + "\n")
+    found = worse(now, stored[case])
+    assert not found, f"{found}, by nvJitLink {version()} (stored: {stored['nvJitLink']}); if it " \
+        "has to be: pytest tests/test_ratchet.py --update-ratchet"
+
+
+def test_every_case_is_stored() -> None:
+    stored = json.loads(STORED.read_text())
+    assert sorted(stored) == sorted([*CASES, "nvJitLink"])
+
+
+def test_the_ratchet_holds() -> None:
+    best = {"registers": 40, "HMMA": 8, "spills": 0}
+    assert worse({"registers": 39, "HMMA": 8, "spills": 0}, best) == {}
+    assert worse({"registers": 41, "HMMA": 8, "spills": 0}, best) == {"registers": "41, was 40"}
+    assert worse({"registers": 40, "HMMA": 4, "spills": 0}, best) == {"HMMA": "4, was 8"}

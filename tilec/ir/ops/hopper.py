@@ -1,0 +1,395 @@
+"""Ops of the `gpu` and `lowered` levels that sm_90a has: the copy engine (TMA), barriers in shared
+memory (mbarriers), asynchronous matrix products (wgmma), warp roles.
+
+As everywhere, an op stands for what the whole CTA does. Where single threads act, `gpu.elect` or
+the op itself says which. An mbarrier is a buffer of one i64, a ring of them an array of buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilec.ir.core import Block, Op, Value, attr, operand, operands, region
+from tilec.ir.fragment import fragment
+from tilec.ir.layout_base import SharedLayout
+from tilec.ir.layouts import DotOperand, Mma, same_layout
+from tilec.ir.ops.gpu import single_buffer
+from tilec.ir.ops.scf import ControlFlow, Yield
+from tilec.ir.types import (
+    MemDesc,
+    Scalar,
+    Tensor,
+    TensorMap,
+    Type,
+    f16,
+    f32,
+    i1,
+    i32,
+    i64,
+    linear_shape,
+)
+
+# What orders shared memory beyond the op's own buffers: nothing moves across, nothing is removed.
+SYNC = frozenset({"read_shared", "write_shared"})
+
+# Accumulators that wgmma has for each type of operand (f32 operands are rounded to tf32).
+ACCUMULATORS: dict[str, tuple[Scalar, ...]] = {
+    "f16": (f32, f16), "bf16": (f32,), "f32": (f32,), "f8e4m3": (f32, f16), "f8e5m2": (f32, f16),
+    "i8": (i32,), "u8": (i32,)}
+WGMMA_K_BITS = 256  # one instruction's extent along k
+
+REGISTERS_PER_CTA = 65536
+MAX_TMA_RANK = 5
+
+
+# ---- who acts
+class Elect(Op, name="gpu.elect"):
+    """One thread of the CTA runs the region, if the predicate holds; the others go on at once.
+    Waits in the region are those of the thread's warp.
+
+    warp: whose thread it is. by: how the others leave it out: "thread", by a branch on the thread
+    (best right after a barrier of the CTA), or "warp", by a branch that is uniform in each warp,
+    with one lane predicated inside (best between matrix products and shuffles).
+    """
+
+    predicate: Value | None = operand(optional=True)
+    body: Block = region()
+    warp: int = attr(int, 0)
+    by: str = attr(str, "thread", choices=("thread", "warp"))
+
+    def infer(self) -> Sequence[Type]:
+        if self.predicate is not None and self.predicate.type != i1:
+            raise self.fail(f"predicate is {self.predicate.type}, expected i1")
+        return ()
+
+    def check(self) -> None:
+        if self.warp < 0:
+            raise self.fail(f"warp is {self.warp}, expected 0 or more")
+        for op in self.body.walk():
+            fits = op.pure or op.terminator or \
+                isinstance(op, (OneThread, MbarrierWait, ControlFlow))
+            if not fits or any(isinstance(v.type, Tensor) for v in (*op.operands, *op.results)):
+                raise self.fail(f"{op.name} needs more than one thread")
+        if self.body.terminator.operands:
+            raise self.fail("the region yields values")
+
+
+class OneThread(Op):
+    """Base of ops that one thread does; they stand in a `gpu.elect`."""
+
+    def check(self) -> None:
+        if not any(isinstance(a, Elect) for a in self.ancestors()):
+            raise self.fail("must stand in a gpu.elect")
+
+
+class Warpgroups(Op):
+    """Base of ops that each warpgroup (four warps) does by itself."""
+
+
+class WarpgroupBarrier(Warpgroups, name="gpu.warpgroup_barrier", effects={"barrier"}):
+    """The threads of each warpgroup wait for each other, not for other warpgroups (bar.sync on a
+    barrier of the warpgroup's own)."""
+
+
+# ---- mbarriers
+def _mbarrier(op: Op, value: Value, ring: bool = False) -> None:
+    """Check that an operand is one mbarrier, or with `ring` also an array of them."""
+    t = value.type
+    if not isinstance(t, MemDesc) or (t.staged and not ring) or \
+            (t.tile_shape, t.element) != ((1,), i64):
+        raise op.fail(f"barrier is {t}, expected a buffer of one i64")
+
+
+class MbarrierInit(OneThread, name="gpu.mbarrier_init", effects={"write_shared"}):
+    """Set up an mbarrier, or all of an array, whose phases end after `count` arrivals and the
+    bytes expected with them. Others may use it after the next `gpu.barrier`."""
+
+    barrier: Value = operand()
+    count: int = attr(int, 1)
+
+    def infer(self) -> Sequence[Type]:
+        _mbarrier(self, self.barrier, ring=True)
+        if not 1 <= self.count < 1 << 20:
+            raise self.fail(f"count is {self.count}, expected 1 to {(1 << 20) - 1}")
+        return ()
+
+
+class MbarrierExpect(OneThread, name="gpu.mbarrier_expect", effects=SYNC):
+    """Arrive once, and have the phase wait for `bytes` more of copies (mbarrier.arrive.expect_tx).
+    """
+
+    barrier: Value = operand()
+    bytes: int = attr(int)
+
+    def infer(self) -> Sequence[Type]:
+        _mbarrier(self, self.barrier)
+        if not 0 < self.bytes < 1 << 20:
+            raise self.fail(f"bytes is {self.bytes}, expected 1 to {(1 << 20) - 1}")
+        return ()
+
+
+class MbarrierArrive(Warpgroups, name="gpu.mbarrier_arrive", effects=SYNC):
+    """Each warpgroup arrives once, when its threads' accesses before it are done."""
+
+    barrier: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        _mbarrier(self, self.barrier)
+        return ()
+
+
+class MbarrierWait(Op, name="gpu.mbarrier_wait", effects=SYNC):
+    """Each thread waits until the phase of this parity (i32, 0 or 1) has ended. On a new mbarrier,
+    which is in phase 0, a wait for parity 1 ends at once."""
+
+    barrier: Value = operand()
+    parity: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        _mbarrier(self, self.barrier)
+        if self.parity.type != i32:
+            raise self.fail(f"parity is {self.parity.type}, expected i32")
+        return ()
+
+
+# ---- TMA
+class TmaOp(Op):
+    """Base of ops on a tensor map; coordinates are in elements, in the order of its dimensions."""
+
+    map: Value = operand()
+
+    def map_type(self) -> TensorMap:
+        """The tensor map's type."""
+        t = self.map.type
+        if not isinstance(t, TensorMap) or not isinstance(t.layout, SharedLayout) or \
+                not t.layout.rank <= len(t.shape) <= MAX_TMA_RANK or \
+                set(t.shape[:-t.layout.rank]) - {1}:
+            raise self.fail(f"operand is {t}, expected a tensor map of rank 1 to {MAX_TMA_RANK}, "
+                            f"with extents of 1 before the layout's dimensions")
+        return t
+
+    def check_copy(self, buffer: Value, coordinates: Sequence[Value], parts: int = 1) -> None:
+        """Check that a buffer is `parts` of the map's tiles high, and the coordinates' types."""
+        t, have = self.map_type(), single_buffer(self, buffer)
+        rows, *rest = t.tile_shape
+        want = MemDesc((rows * parts, *rest), t.element, t.layout)
+        if have != want:
+            raise self.fail(f"buffer is {have}, expected {want}")
+        types = [v.type for v in coordinates]
+        if types != [i32] * len(t.shape):
+            raise self.fail(f"coordinates are ({', '.join(map(str, types))}), expected "
+                            f"{len(t.shape)} of i32")
+
+
+class PrefetchTensormap(OneThread, TmaOp, name="gpu.prefetch_tensormap", effects={"io"}):
+    """Bring a tensor map into the cache; a hint."""
+
+    def infer(self) -> Sequence[Type]:
+        self.map_type()
+        return ()
+
+
+class TmaLoad(OneThread, TmaOp, name="gpu.tma_load", effects={"read", "write_shared"}):
+    """Begin to copy a tile into a buffer; elements outside of the tensor become zero. The data is
+    there once a wait for the phase of the mbarrier that expects its bytes has ended."""
+
+    buffer: Value = operand()
+    barrier: Value = operand()
+    coordinates: tuple[Value, ...] = operands()
+
+    def infer(self) -> Sequence[Type]:
+        self.check_copy(self.buffer, self.coordinates)
+        _mbarrier(self, self.barrier)
+        return ()
+
+
+class TmaStore(Warpgroups, TmaOp, name="gpu.tma_store", effects={"write", "read_shared"}):
+    """Begin to copy a buffer into the tensor; elements outside of it are left out. What wrote the
+    buffer must be followed by `gpu.fence_async` and a barrier.
+
+    parts: the buffer is this many of the map's tiles high, and the first thread of warpgroup i
+    copies tile i, so that only its own warpgroup must be done with it.
+    """
+
+    buffer: Value = operand()
+    coordinates: tuple[Value, ...] = operands()
+    parts: int = attr(int, 1)
+
+    def infer(self) -> Sequence[Type]:
+        if self.parts < 1:
+            raise self.fail(f"parts is {self.parts}, expected 1 or more")
+        self.check_copy(self.buffer, self.coordinates, self.parts)
+        return ()
+
+
+class TmaStoreCommit(Op, name="gpu.tma_store_commit", effects=SYNC):
+    """Close the group of TMA stores that a thread has begun since its last commit."""
+
+
+class TmaStoreWait(Op, name="gpu.tma_store_wait", effects=SYNC):
+    """Wait until at most the newest `pending` groups of TMA stores are under way; with `read`, only
+    until the others have read their buffers. Each thread waits for its own: a barrier must follow
+    before others write the buffers."""
+
+    pending: int = attr(int, 0)
+    read: bool = attr(bool, False)
+
+    def check(self) -> None:
+        if self.pending < 0:
+            raise self.fail(f"pending is {self.pending}, expected 0 or more")
+
+
+class FenceAsync(Op, name="gpu.fence_async", effects=SYNC):
+    """What each thread wrote to shared memory by ordinary stores may be read by TMA and wgmma
+    after the next barrier (fence.proxy.async)."""
+
+
+# ---- wgmma
+class Wgmma(Op, name="gpu.wgmma", effects=SYNC):
+    """Begin c + a @ b, or a @ b where `accumulate` is false, for [M, K] by [K, N]; a is a buffer or
+    a tile in registers, b a buffer. Each op closes one group of matrix products.
+
+    Until a `gpu.wgmma_wait` covers its group, the result is only good as the c of a further one,
+    and the buffers and the registers of a are in use.
+    """
+
+    a: Value = operand()
+    b: Value = operand()
+    c: Value = operand()
+    accumulate: Value | None = operand(optional=True)
+
+    def infer(self) -> Sequence[Type]:
+        a, b, c = self.a.type, single_buffer(self, self.b), self.c.type
+        if not isinstance(a, (Tensor, MemDesc)) or not isinstance(c, Tensor):
+            raise self.fail(f"operands are {a}, {b}, {c}, expected a tile or buffer, a buffer and "
+                            f"a tile")
+        if isinstance(a, MemDesc):
+            single_buffer(self, self.a)
+        if not (len(a.shape) == len(b.shape) == 2 and a.shape[1] == b.shape[0] and
+                c.shape == (a.shape[0], b.shape[1]) and a.element == b.element):
+            raise self.fail(f"cannot multiply {a} by {b} into {c}")
+        if c.element not in ACCUMULATORS.get(str(b.element), ()):
+            raise self.fail(f"no wgmma multiplies {b.element} into {c.element}")
+        if self.accumulate is not None and self.accumulate.type != i1:
+            raise self.fail(f"accumulate is {self.accumulate.type}, expected i1")
+        self._check_layouts(a, b, c)
+        return (c,)
+
+    def _check_layouts(self, a: Tensor | MemDesc, b: MemDesc, c: Tensor) -> None:
+        mma = c.layout
+        if not isinstance(mma, Mma) or mma.version != 3:
+            raise self.fail(f"accumulator is {c}, expected an nvidia_mma layout of version 3")
+        m, n = mma.instr_shape[:2]
+        k = WGMMA_K_BITS // b.element.bits
+        if c.shape[0] % m or c.shape[1] % n or b.shape[0] % k:
+            raise self.fail(f"{c.shape[0]} x {c.shape[1]} x {b.shape[0]} is not made of "
+                            f"instructions of {m} x {n} x {k}")
+        if isinstance(a, Tensor):
+            want = DotOperand(mma, 0, max(1, 32 // b.element.bits))
+            if a.layout is None or not same_layout(a.layout, want, linear_shape(a.shape)):
+                raise self.fail(f"a has the layout {a.layout}, expected {want}")
+
+    def check(self) -> None:
+        for user, index in self.result.uses:
+            if not (isinstance(user, (WgmmaWait, Yield)) or (isinstance(user, Wgmma) and
+                                                             index == 2)):
+                raise self.fail(f"{user.name} uses the result, which is not there before a "
+                                f"gpu.wgmma_wait")
+
+
+class WgmmaWait(Op, name="gpu.wgmma_wait", effects=SYNC):
+    """Wait until at most the newest `pending` groups of wgmma are under way. The operands, the
+    accumulators of all groups begun, come back as the results; those of groups that have ended
+    may be read, and the buffers of these groups be written, after a barrier if by others."""
+
+    values: tuple[Value, ...] = operands()
+    pending: int = attr(int, 0)
+
+    def infer(self) -> Sequence[Type]:
+        types = [v.type for v in self.values]
+        if not types or not all(isinstance(t, Tensor) for t in types):
+            raise self.fail(f"operands are ({', '.join(map(str, types))}), expected tiles")
+        if self.pending < 0:
+            raise self.fail(f"pending is {self.pending}, expected 0 or more")
+        return types
+
+
+class ExtractSlice(Op, name="gpu.extract_slice"):
+    """The part of a tile that starts at `start` and has extents `shape`. The layout stays, and
+    with it every element's thread: the tile must repeat its layout at steps of the part."""
+
+    x: Value = operand()
+    start: tuple[int, ...] = attr(tuple)
+    shape: tuple[int, ...] = attr(tuple)
+
+    def infer(self) -> Sequence[Type]:
+        t = self.x.type
+        if not isinstance(t, Tensor) or t.layout is None:
+            raise self.fail(f"operand is {t}, expected a tile with a layout")
+        inside = len(self.start) == len(self.shape) == t.rank and all(
+            0 <= s and 0 < n and s + n <= e
+            for s, n, e in zip(self.start, self.shape, t.shape, strict=True))
+        if not inside:
+            raise self.fail(f"the part {list(self.shape)} at {list(self.start)} is not in {t}")
+        whole, part = fragment(t.shape, t.layout), fragment(self.shape, t.layout)
+        held = set(whole.register_coords)
+        if (whole.lane_bases, whole.warp_bases) != (part.lane_bases, part.warp_bases) or any(
+                tuple(s + c for s, c in zip(self.start, at, strict=True)) not in held
+                for at in part.register_coords):
+            raise self.fail(f"threads do not hold the part {list(self.shape)} at "
+                            f"{list(self.start)} of {t} as they would hold it alone")
+        return (Tensor(self.shape, t.element, t.layout),)
+
+
+# ---- warp roles
+class WarpRole(Op, name="gpu.warp_role", effects={"barrier"}):
+    """What `warps` warps do, in a `gpu.warp_specialize`. Layouts and warp numbers inside count
+    these warps alone, and barriers are theirs.
+
+    registers: how many each thread may have from here on (setmaxnreg); 0 leaves it open.
+    """
+
+    isolated = True
+    body: Block = region()
+    warps: int = attr(int)
+    registers: int = attr(int, 0)
+
+    def check(self) -> None:
+        if not isinstance(self.parent.parent_op if self.parent else None, WarpSpecialize):
+            raise self.fail("must stand in a gpu.warp_specialize")
+        if self.warps < 1:
+            raise self.fail(f"warps is {self.warps}, expected 1 or more")
+        n = self.registers
+        if n and (n % 8 or not 24 <= n <= 256 or self.warps % 4):
+            raise self.fail(f"registers is {n} for {self.warps} warps, expected a multiple of 8 "
+                            f"from 24 to 256, for whole warpgroups")
+        own = {v for op in self.body.walk() for block in op.regions for v in block.args}
+        for op in self.body.walk():
+            own.update(op.results)
+            for v in op.operands:
+                if isinstance(v.type, Tensor) and v not in own:
+                    raise self.fail(f"{op.name} uses a tile from outside: {v!r}")
+
+
+class WarpSpecialize(Op, name="gpu.warp_specialize", effects={"barrier"}):
+    """The CTA's warps, in order, take the roles in the region, which run at the same time. Roles
+    use scalars, pointers, buffers, mbarriers and tensor maps from outside, but no tiles."""
+
+    isolated = True
+    body: Block = region()
+
+    @property
+    def roles(self) -> list[WarpRole]:
+        """The roles in order."""
+        return [op for op in self.body if isinstance(op, WarpRole)]
+
+    def check(self) -> None:
+        for op in self.body:
+            if not isinstance(op, WarpRole) and not op.terminator:
+                raise self.fail(f"{op.name} stands beside the roles")
+        registers = [r.registers for r in self.roles]
+        if any(registers) and not all(registers):
+            raise self.fail(f"registers are {registers}, expected all or none to be given")
+        total = sum(32 * r.warps * r.registers for r in self.roles)
+        if total > REGISTERS_PER_CTA:
+            raise self.fail(f"the roles have {total} registers, the limit is {REGISTERS_PER_CTA}")
