@@ -1,6 +1,6 @@
 #!/bin/sh
 # What needs a GPU: gpu_check.sh OUTPUT_FOLDER PYTHON [STEP...]
-# STEP: examples (60 s), tests (150 s), launch (40 s), memory_bound (240 s), compile_time (240 s);
+# STEP: examples (60 s), tests (240 s), launch (40 s), memory_bound (240 s), compile_time (240 s);
 # all of them if none is named. Each command runs under a time limit and leaves a log in
 # OUTPUT_FOLDER, the benchmarks their result files too. Installs nothing; what tilec depends on is
 # found through PYTHONPATH. BENCH_FLAGS is handed to memory_bound, such as "--quick". Exits with 1
@@ -40,7 +40,7 @@ for step in ${*:-examples tests launch memory_bound compile_time}; do
         for example in examples/[0-9]*.py; do
             run 40 "$(basename "$example" .py)" "$python" "$example"
         done ;;
-    tests) run 150 gpu_tests "$python" -m pytest -q -m gpu -p no:cacheprovider tests/gpu ;;
+    tests) run 240 gpu_tests "$python" -m pytest -q -m gpu -p no:cacheprovider tests/gpu ;;
     launch) bench 40 launch ;;
     memory_bound) bench 240 memory_bound ${BENCH_FLAGS:-} ;;
     compile_time) bench 240 compile_time ;;

@@ -153,14 +153,14 @@ def attend(acc, top, total, q, k_ptr, v_ptr, lo, hi, rows, stride, n_ctx, scale,
         cols = start + tl.arange(0, BN)
         k = tl.load(k_ptr + cols[:, None] * stride + dims[None, :])
         v = tl.load(v_ptr + cols[:, None] * stride + dims[None, :])
-        s = tl.dot(q, tl.trans(k)) * (scale * 1.4426950408889634)
+        s = tl.dot(q, tl.trans(k))
         if MASKED:
             valid = (cols < n_ctx)[None, :]
             if CAUSAL:
                 valid = valid & (rows[:, None] >= cols[None, :])
             s = tl.where(valid, s, -1.0e30)
-        new_top = tl.maximum(top, tl.max(s, 1))
-        p = tl.exp2(s - new_top[:, None])
+        new_top = tl.maximum(top, tl.max(s, 1) * scale)
+        p = tl.exp2(s * scale - new_top[:, None])
         rescale = tl.exp2(top - new_top)
         total = total * rescale + tl.sum(p, 1)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None])
@@ -176,6 +176,7 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr, n_ctx, stride, head_stride, s
     block = tl.num_programs(0) - 1 - tl.program_id(0) if CAUSAL else tl.program_id(0)
     rows = block * BM + tl.arange(0, BM)
     dims = tl.arange(0, D)
+    scale *= 1.4426950408889634
     at = rows[:, None] * stride + dims[None, :]
     q = tl.load(q_ptr + head + at)
     acc = tl.zeros((BM, D), tl.float32)

@@ -22,21 +22,23 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 @tilec.jit
 def attend(acc, top, total, q, k_ptr, v_ptr, lo, hi, rows, stride, n_ctx, scale,
            BN: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr):
-    """One pass over the keys from lo to hi. MASKED: some of these scores do not count."""
+    """One pass over the keys from lo to hi. scale: of the scores, for powers of two. MASKED: some of
+    these scores do not count."""
     dims = tl.arange(0, D)
     for start in range(lo, hi, BN):
         cols = start + tl.arange(0, BN)
         inside = cols < n_ctx
         k = tl.load(k_ptr + cols[:, None] * stride + dims[None, :], mask=inside[:, None], other=0.0)
         v = tl.load(v_ptr + cols[:, None] * stride + dims[None, :], mask=inside[:, None], other=0.0)
-        s = tl.dot(q, tl.trans(k)) * (scale * LOG2_E)
+        s = tl.dot(q, tl.trans(k))
         if MASKED:
             valid = inside[None, :]
             if CAUSAL:
                 valid = valid & (rows[:, None] >= cols[None, :])
             s = tl.where(valid, s, -1.0e30)
-        new_top = tl.maximum(top, tl.max(s, 1))
-        p = tl.exp2(s - new_top[:, None])
+        # The scale comes after the maximum, so that scaling and subtraction are one fma.
+        new_top = tl.maximum(top, tl.max(s, 1) * scale)
+        p = tl.exp2(s * scale - new_top[:, None])
         rescale = tl.exp2(top - new_top)
         total = total * rescale + tl.sum(p, 1)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None])
@@ -53,6 +55,7 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr, n_ctx, stride, head_stride, s
     block = tl.num_programs(0) - 1 - tl.program_id(0) if CAUSAL else tl.program_id(0)
     rows = block * BM + tl.arange(0, BM)
     dims = tl.arange(0, D)
+    scale *= LOG2_E
     at = rows[:, None] * stride + dims[None, :]
     q = tl.load(q_ptr + head + at, mask=rows[:, None] < n_ctx, other=0.0)
     acc = tl.zeros((BM, D), tl.float32)

@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "language": EVAL | {"frontend"}, "compiler": COMPILER, "instruments": COMPILER,
     "runtime": RUNTIME, "testing": RUNTIME, "tools": RUNTIME | {"tools"},
 }
+COMPILER_LINES, OTHER_LINES = 12000, 10200
 HEAVY = ("numpy", "llvmlite", "lark", "cuda", "ml_dtypes", "torch")
 
 # Ops that a table of rules leaves out, and why.
@@ -135,6 +136,10 @@ def code_lines(path: Path) -> int:
 
 
 def test_code_line_budgets(capsys: pytest.CaptureFixture[str]) -> None:
+    """The design gives 9000 lines to the compiler and 8000 to the rest. Both are exceeded: dots on
+    tensor cores with their shared memory, software pipelining, block pointers, the tuner, remarks
+    and tilec-bisect were not in that count. The bounds are what is reached, to the next hundred;
+    raising one is a decision to be seen in a diff."""
     core = {"ir", "eval", "passes", "codegen", "frontend", "compiler"}
     counts: dict[str, int] = {}
     for path in FILES:
@@ -144,8 +149,7 @@ def test_code_line_budgets(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         shown = ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
         print(f"\ncode lines: {shown}\n  the compiler {compiler} of 9000, the rest {rest} of 8000")
-    # The budgets are goals to see; these bounds are there to notice growth.
-    assert compiler < 11650 and rest < 10250
+    assert compiler <= COMPILER_LINES and rest <= OTHER_LINES
 
 
 def test_files_and_functions_are_short(capsys: pytest.CaptureFixture[str]) -> None:

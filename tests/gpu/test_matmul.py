@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
@@ -20,6 +21,7 @@ from tests.support.matmul import EDGES, KINDS, WAYS, matmul, product, shown
 
 pytestmark = pytest.mark.gpu
 COUNT, SEED = 320, 2
+LIMIT_S = 85  # for all of them
 PROCESSES = min(8, os.cpu_count() or 1)
 FACTORS: dict[str, list[Any]] = {
     "kind": list(KINDS), "num_warps": [1, 2, 4, 8, 16], "num_stages": [1, 2, 3, 4], "a": WAYS,
@@ -62,14 +64,15 @@ def check(number: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def checks() -> Iterator[list[Future[None]]]:
-    """The checks of all configurations, under way."""
+def checks() -> Iterator[tuple[float, list[Future[None]]]]:
+    """The checks of all configurations, under way, and when they have to be done."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(PROCESSES, context) as pool:
-        yield [pool.submit(check, i) for i in range(COUNT)]
+        yield time.monotonic() + LIMIT_S, [pool.submit(check, i) for i in range(COUNT)]
         pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("number", range(COUNT), ids=[shown(c) for c in CONFIGS])
-def test_random(number: int, checks: list[Future[None]]) -> None:
-    checks[number].result(timeout=80)
+def test_random(number: int, checks: tuple[float, list[Future[None]]]) -> None:
+    deadline, futures = checks
+    futures[number].result(max(0.0, deadline - time.monotonic()))

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilec.codegen.context import CodeGen, fragment_of
-from tilec.codegen.memory import access_limits, access_of
+from tilec.codegen.context import CodeGen
 from tilec.ir import ops
 from tilec.ir.buffers import buffer_bytes
 from tilec.ir.conversion import NoOp, Registers, Shared, Shuffles
 from tilec.ir.core import Op
 from tilec.ir.ops.base import ScratchOp
+from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.remarks import remark, shown
 from tilec.ir.scratch import move_plan, scratch_bytes
 from tilec.ir.types import MemDesc, Tensor, pointee_of
+from tilec.ir.vectors import access_limits, widest_access
 
 
 def explain(cg: CodeGen) -> None:
@@ -29,10 +30,8 @@ def explain(cg: CodeGen) -> None:
 
 def in_loop(op: Op) -> int:
     """The line of the innermost loop around an op; 0 outside of loops."""
-    around = op.parent.parent_op if op.parent is not None else None
-    while around is not None and not isinstance(around, ops.For | ops.While):
-        around = around.parent.parent_op if around.parent is not None else None
-    return 0 if around is None else around.loc.line
+    loop = ops.innermost_loop(op)
+    return 0 if loop is None else loop.loc.line
 
 
 # ---- accesses
@@ -61,21 +60,20 @@ def _access(cg: CodeGen, op: ops.Load | ops.Store | ops.AsyncCopy) -> None:
         remark(op, "access", f"{what} of {shown(value)}: one access of {size} bytes",
                access=what, bytes=size, count=1, limit="scalar", loop=in_loop(op))
         return
-    access = access_of(cg, op, size)
-    limit, bound = _limit(cg, op, size, access.width)
-    count = len(access.pieces())
+    access = widest_access(op.ptr, op.mask, cg.axis)
+    limit, bound = _limit(cg, op, access.width)
+    count = len(access.groups())
     why = _WHY[limit](bound, size)
     remark(op, "access", f"{what} of {shown(value)}: {access.width * size} bytes an access, "
            f"{count} a thread{'; ' if why else ''}{why}", access=what,
            bytes=access.width * size, count=count, limit=limit, loop=in_loop(op))
 
 
-def _limit(cg: CodeGen, op: Op, size: int, width: int) -> tuple[str, int]:
+def _limit(cg: CodeGen, op: MemoryOp, width: int) -> tuple[str, int]:
     """What kept an access from being wider along the dimension that promised most, and the number
     of elements that it allows."""
-    rank = len(fragment_of(op.operands[0]).shape)
-    found = [access_limits(cg, op, size, dim) for dim in range(rank)]
-    info = cg.axis.get(op.operands[0])
+    info = cg.axis.get(op.ptr)
+    found = [access_limits(op.ptr, op.mask, cg.axis, d) for d in range(len(info.contiguity))]
     limits = max(reversed(found), key=lambda f: (min(f.values()), f["contiguity"]))
     name = min(limits, key=lambda n: limits[n])
     if limits[name] > width:

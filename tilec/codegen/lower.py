@@ -24,7 +24,7 @@ from tilec.codegen.context import SMEM, CodeGen, lower
 from tilec.codegen.emit import Reg, llvm_element
 from tilec.codegen.explain import explain
 from tilec.errors import CompilationError
-from tilec.ir.core import Func, Module, Value
+from tilec.ir.core import UNKNOWN, Func, Module, Value
 from tilec.ir.remarks import recorded
 from tilec.ir.types import MemDesc, Pointer, Scalar, TensorMap, Token, bf16, element_of
 from tilec.target import Target
@@ -64,7 +64,8 @@ def to_llir(module: Module, target: Target) -> LLIR:
 def _refuse_unlowered(func: Func) -> None:
     for op in func.walk():
         if lower.get(type(op)) is None and not op.terminator:
-            raise CompilationError(f"{op.name} is not lowered yet", op.loc)
+            raise CompilationError(f"{op.name} is not lowered yet",
+                                   None if op.loc is UNKNOWN else op.loc)
     for arg in func.args:
         if isinstance(arg.type, TensorMap):
             raise CompilationError(f"a tensor map, %{arg.name}, is not lowered yet", func.loc)

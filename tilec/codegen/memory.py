@@ -3,67 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from tilec.codegen.context import CodeGen, fragment_of, lower
 from tilec.codegen.emit import Emit, Reg, literal_bits
 from tilec.codegen.values import Tile, plan, whole
 from tilec.ir import ops
-from tilec.ir.axis import low_bit
 from tilec.ir.core import Value
 from tilec.ir.fragment import Fragment
-from tilec.ir.swizzle import vector_width
-from tilec.ir.types import Tensor, element_of, pointee_of
-
-MAX_BYTES = 16
-
-
-@dataclass(frozen=True)
-class Access:
-    """How a fragment is cut into pieces: `width` registers each, consecutive in `order`."""
-
-    width: int
-    order: tuple[int, ...]
-
-    def pieces(self) -> list[tuple[int, ...]]:
-        """The registers of each piece."""
-        return [self.order[i:i + self.width] for i in range(0, len(self.order), self.width)]
-
-
-def access_of(cg: CodeGen, op: Any, size: int) -> Access:
-    """The widest pieces that pointers, mask and layout allow."""
-    frag = fragment_of(op.ptr)
-    best = Access(1, tuple(range(frag.num_registers)))
-    for dim in range(len(frag.shape)):
-        limit = min(access_limits(cg, op, size, dim).values())
-        if limit > best.width:
-            found = _register_runs(frag, dim, limit)
-            best = found if found.width > best.width else best
-    return best
-
-
-def access_limits(cg: CodeGen, op: Any, size: int, dim: int) -> dict[str, int]:
-    """What bounds the elements of a piece along a dimension, by the bound's name."""
-    frag, info = fragment_of(op.ptr), cg.axis.get(op.ptr)
-    limits = {"size": MAX_BYTES // size, "alignment": max(1, info.divisibility[dim] // size)}
-    if dim in frag.padded_dims:
-        limits["extent"] = low_bit(frag.shape[dim])
-    limits["contiguity"] = low_bit(info.contiguity[dim])
-    if op.mask is not None:
-        limits["mask"] = low_bit(cg.axis.get(op.mask).constancy[dim])
-    return limits
-
-
-@lru_cache(maxsize=2048)
-def _register_runs(frag: Fragment, dim: int, limit: int) -> Access:
-    """Runs of up to `limit` registers along a dimension, in every part of an odd extent."""
-    along = frag.linear.sublayout(("register", "lane", "warp"), (f"dim{dim}",))
-    found = vector_width(along, 8, limit)
-    parts = range(0, frag.num_registers, frag.registers_per_part)
-    return Access(found.width, tuple(part + r for part in parts for r in found.order))
-
+from tilec.ir.types import Tensor, element_of
+from tilec.ir.vectors import widest_access
 
 DEAD = Reg("false", "i1")
 
@@ -296,13 +245,13 @@ def _load(cg: CodeGen, op: ops.Load) -> None:
         return
     frag = fragment_of(op.result)
     pointers, mask, other = cg.tile(op.ptr), plain(cg, op.mask), plain(cg, op.other)
-    access = access_of(cg, op, pointee_of(op.ptr.type).bytes)
+    access = widest_access(op.ptr, op.mask, cg.axis)
     if access.width == 1:
         _load_distinct(cg, op, frag, elem, pointers, mask, other)
         return
     lanes, parts = Lanes(cg.e), []
     fill = None if other is None else whole(cg.e, other)
-    for piece in access.pieces():
+    for piece in access.groups():
         pointer, offset = lanes.pointer(pointers, piece[0])
         live = live_register(cg, frag, piece[0])
         if live == DEAD:
@@ -345,10 +294,10 @@ def _store(cg: CodeGen, op: ops.Store) -> None:
     frag = fragment_of(op.ptr)
     pointers, mask = cg.tile(op.ptr), plain(cg, op.mask)
     value = cg.whole(op.value)
-    access = access_of(cg, op, pointee_of(op.ptr.type).bytes)
+    access = widest_access(op.ptr, op.mask, cg.axis)
     lanes, mine = Lanes(cg.e), owner(cg, frag)
     todo = []
-    for piece in access.pieces():
+    for piece in access.groups():
         live = live_register(cg, frag, piece[0])
         if live == DEAD or is_copy(frag, piece[0]):
             continue

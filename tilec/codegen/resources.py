@@ -86,12 +86,7 @@ def _is_float_tile(value: Value) -> bool:
 def _at_level(value: Value, user: Op) -> Op:
     """The op around `user` in the block where the value is made."""
     block = value.op.parent if value.op is not None else value.owner
-    while user.parent is not block:
-        around = user.parent.parent_op if user.parent is not None else None
-        if around is None:
-            return user
-        user = around
-    return user
+    return next((op for op in (user, *user.ancestors()) if op.parent is block), user)
 
 
 def _registers(value: Value) -> int:

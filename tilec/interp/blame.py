@@ -7,72 +7,17 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from tilec.interp.frame import Frame
 from tilec.ir import ops
 from tilec.ir.core import Func, Op, Value
-from tilec.ir.types import Pointer, element_of, scalar_of, shape_of
+from tilec.ir.origins import pointer_roots, walk_back
+from tilec.ir.types import scalar_of, shape_of
 
 _THROUGH = (ops.Splat, ops.Broadcast, ops.ExpandDims, ops.Reshape, ops.Trans, ops.ConvertLayout,
             ops.Cast, ops.Hint, ops.Bitcast)
-
-
-def sources(value: Value) -> Sequence[Value]:
-    """Values that `value` is computed from, one step back, through regions and block arguments."""
-    owner = value.owner
-    if isinstance(owner, Op):
-        from_regions = [b.terminator.operands for b in owner.regions]
-        if isinstance(owner, ops.If):
-            return [owner.cond, *(vs[value.index] for vs in from_regions)]
-        if isinstance(owner, ops.For):
-            return [owner.init[value.index], from_regions[0][value.index]]
-        if isinstance(owner, ops.While):
-            return [from_regions[0][value.index + 1]]
-        return owner.operands
-    around = owner.parent_op
-    if isinstance(around, ops.For):
-        if value.index == 0:
-            return [around.lo, around.step]
-        i = value.index - 1
-        return [around.init[i], around.body.terminator.operands[i]]
-    if isinstance(around, ops.While):
-        if owner is around.after:
-            return [around.before.terminator.operands[value.index + 1]]
-        return [around.init[value.index], around.after.terminator.operands[value.index]]
-    return around.operands if around is not None else []
-
-
-def walk_back(start: Value, through: Callable[[Value], bool] = lambda _: True) -> Iterator[Value]:
-    """`start` and what it is computed from, nearest first, each once: the values for which
-    `through` holds, reached by such values alone."""
-    queue, seen = [start], {start}
-    while queue:
-        value = queue.pop(0)
-        if through(value):
-            yield value
-            new = [v for v in dict.fromkeys(sources(value)) if v not in seen]
-            seen.update(new)
-            queue += new
-
-
-def pointer_roots(value: Value, func: Func) -> set[Value] | None:
-    """Parameters that a pointer may come from; None if it may come from anywhere."""
-    roots: set[Value] = set()
-    for v in walk_back(value, _is_pointer):
-        if v.owner is func.body:
-            roots.add(v)
-        elif isinstance(v.op, (ops.Bitcast, ops.Load)):
-            return None
-    return roots
-
-
-def _is_pointer(value: Value) -> bool:
-    try:
-        return isinstance(element_of(value.type), Pointer)
-    except AssertionError:
-        return False  # tokens and buffers have no element
 
 
 def pointer_name(value: Value, func: Func) -> str:

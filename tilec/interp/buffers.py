@@ -150,19 +150,17 @@ class Copies:
         """The copies begun since the last commit are a group."""
         self.closed[self._who(frame)] += 1
 
-    def wait(self, frame: Frame, pending: int) -> list[tuple[Copy, Array]]:
-        """The data of all groups but the newest `pending` arrives; (copy, rows of the launch's
-        frame) of what had been under way."""
+    def wait(self, frame: Frame, pending: int) -> list[Copy]:
+        """The data of all groups but the newest `pending` arrives; what had been under way."""
         waits = np.zeros(len(self.root), bool)
         waits[self._who(frame)] = True
-        ended: list[tuple[Copy, Array]] = []
+        ended: list[Copy] = []
         for copy in self.under_way:
             done = waits[copy.who] & (copy.group < self.closed[copy.who] - pending)
             copy.land(done)
             if done.any():
-                before = Copy(**vars(copy))
-                before.keep(done)
-                ended.append((before, before.who))
+                ended.append(Copy(**vars(copy)))
+                ended[-1].keep(done)
                 copy.keep(~done)
         self.under_way = [c for c in self.under_way if len(c.who)]
         return ended

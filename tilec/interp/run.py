@@ -17,7 +17,6 @@ from tilec import knobs
 from tilec.errors import InterpreterError, LaunchError
 from tilec.eval.dtypes import BOOL, Array, dtype_of, is_float, scalar_type
 from tilec.interp import control, effects, shared  # noqa: F401  (they register the rules)
-from tilec.interp.blame import pointer_roots
 from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data
 from tilec.interp.machine import Machine
@@ -26,6 +25,7 @@ from tilec.interp.waiting import Turns
 from tilec.ir import ops
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.origins import pointer_roots
 from tilec.ir.types import Pointer, Scalar, TensorMap, shape_of
 
 # Elements of the largest tile that a group of programs holds together: its arrays fit in a cache.

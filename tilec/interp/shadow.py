@@ -93,13 +93,13 @@ class Shadow:
                 return
         self._pending.append(_Access(op, low, high, writes, mark))
 
-    def landed(self, ended: Sequence[tuple[Copy, Array]]) -> None:
+    def landed(self, ended: Sequence[Copy]) -> None:
         """Copies that a wait covers count as fresh writes: other threads see them after a barrier.
         """
-        for copy, who in ended:
+        for copy in ended:
             for low in np.unique(copy.low()):
                 mark = np.zeros(len(self.root), bool)
-                mark[who[copy.low() == low]] = True
+                mark[copy.who[copy.low() == low]] = True
                 self._note(copy.op, int(low), int(low) + copy.view.buffer.size, True, mark)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from tilec.ir.axis import AxisAnalysis, low_bit
+from tilec.ir.axis import AxisAnalysis
 from tilec.ir.core import Value
 from tilec.ir.f2 import log2_exact
 from tilec.ir.fragment import Fragment, SharedTile, fragment, shared_tile
@@ -13,7 +13,8 @@ from tilec.ir.layout_base import SharedLayout
 from tilec.ir.layouts import Layout, SharedLinear, SwizzledShared
 from tilec.ir.linear import LinearLayout
 from tilec.ir.swizzle import VectorAccess, best_route, swizzle_chunks, vector_width
-from tilec.ir.types import MemDesc, Pointer, Scalar, Tensor, element_of
+from tilec.ir.types import MemDesc, Scalar, pointee_of
+from tilec.ir.vectors import access_limits, pointer_fragment, register_runs
 
 COPY_BYTES = (16, 8, 4)
 BANK_BYTES = 128
@@ -45,17 +46,14 @@ def copy_access(ptr: Value, mask: Value | None, axis: AxisAnalysis, layout: Layo
 
     The order is of the registers of one part.
     """
-    t = ptr.type
-    assert isinstance(t, Tensor) and isinstance(t.element, Pointer) and t.layout is not None
-    frag, size = fragment(t.shape, t.layout), t.element.pointee.bytes
-    target = access_map(frag, shared_tile(t.shape, layout))
+    frag, size = pointer_fragment(ptr), pointee_of(ptr.type).bytes
+    target = access_map(frag, shared_tile(frag.shape, layout))
     best: VectorAccess | None = None
-    for dim in range(len(t.shape)):
-        limit = _run(ptr, mask, axis, frag, dim) * size
+    for dim in range(len(frag.shape)):
+        limit = min(access_limits(ptr, mask, axis, dim).values()) * size
         for count in COPY_BYTES:
             if count <= limit and count > (best.width * size if best else 0):
-                found = _joint(frag, dim, target, size, count)
-                best = found or best
+                best = _joint(frag, dim, target, size, count) or best
     return best
 
 
@@ -64,25 +62,13 @@ def can_async_copy(ptr: Value, mask: Value | None, axis: AxisAnalysis, layout: L
     return copy_access(ptr, mask, axis, layout) is not None
 
 
-def _run(ptr: Value, mask: Value | None, axis: AxisAnalysis, frag: Fragment, dim: int) -> int:
-    """Elements along a dimension that lie side by side, aligned, under one mask."""
-    info, element = axis.get(ptr), element_of(ptr.type)
-    assert isinstance(element, Pointer)
-    run = min(low_bit(info.contiguity[dim]), info.divisibility[dim] // element.pointee.bytes)
-    if mask is not None:
-        run = min(run, low_bit(axis.get(mask).constancy[dim]))
-    return min(run, low_bit(frag.shape[dim])) if dim in frag.padded_dims else run
-
-
 def _joint(frag: Fragment, dim: int, target: LinearLayout, size: int, count: int
            ) -> VectorAccess | None:
     """The access of `count` bytes that are side by side along `dim` and in the buffer."""
     width = count // size
     if width == 0:
         return None
-    along = frag.linear.sublayout(("register", "lane", "warp"), (f"dim{dim}",))
-    source = vector_width(along, size * 8, count)
-    found = vector_width(target, size * 8, count)
+    source, found = register_runs(frag, dim, width), vector_width(target, size * 8, count)
     if source.width < width or found.width < width or source.order[:width] != found.order[:width]:
         return None
     return found

@@ -31,6 +31,10 @@ class VectorAccess:
     width: int
     order: tuple[int, ...]
 
+    def groups(self) -> list[tuple[int, ...]]:
+        """The registers of each instruction."""
+        return [self.order[i:i + self.width] for i in range(0, len(self.order), self.width)]
+
 
 @lru_cache(maxsize=4096)
 def vector_width(access: LinearLayout, bits: int,
@@ -105,7 +109,7 @@ def best_vector(access: LinearLayout, bits: int) -> VectorAccess:
 
 
 @dataclass(frozen=True)
-class Route:
+class Route(VectorAccess):
     """How a thread's registers reach shared memory: `width` registers of `order` an instruction.
 
     address maps (register, lane, warp) to the element offset that the instruction is given for its
@@ -113,14 +117,8 @@ class Route:
     """
 
     address: LinearLayout
-    order: tuple[int, ...]
-    width: int
     cost: tuple[int, int]
     matrix: MatrixPlan | None = None
-
-    def groups(self) -> list[tuple[int, ...]]:
-        """The registers of each instruction."""
-        return [self.order[i:i + self.width] for i in range(0, len(self.order), self.width)]
 
 
 @lru_cache(maxsize=4096)
@@ -131,12 +129,12 @@ def best_route(access: LinearLayout, bits: int, matrices: bool) -> Route:
     unique = access.without_zero_bases("register")
     vector = best_vector(access, bits)
     count = unique.in_size("register") // vector.width
-    plain = Route(access, tuple(r for r in vector.order if not r & copies), vector.width,
+    plain = Route(vector.width, tuple(r for r in vector.order if not r & copies), access,
                   (access_cost(unique, bits, vector.width), count))
     plan = find_ldmatrix(access, bits) if matrices else None
     if plan is None or plan.cost >= plain.cost:
         return plain
-    return Route(plan.address, plan.order, plan.per_instruction, plan.cost, plan)
+    return Route(plan.per_instruction, plan.order, plan.address, plan.cost, plan)
 
 
 @dataclass(frozen=True)

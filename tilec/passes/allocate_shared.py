@@ -70,8 +70,9 @@ def _buffers(func: Func) -> list[_Buffer]:
 
 
 def _end(number: dict[Op, int], alloc: Op, user: Op) -> int:
-    """The number of the last op of what holds `user` in the block of `alloc`."""
-    outer = _at_level_of(alloc, user)
+    """The number of the last op of what holds `user` in the block of `alloc`: a use in a loop keeps
+    the buffer for the whole loop."""
+    outer = next(op for op in (user, *user.ancestors()) if op.parent is alloc.parent)
     return number[outer] + _span(outer)
 
 
@@ -86,16 +87,6 @@ def _landed(func: Func, number: dict[Op, int], alloc: Op, copied: int) -> int:
 def _span(op: Op) -> int:
     """How many ops are nested in `op`."""
     return sum(1 for _ in op.walk()) - 1
-
-
-def _at_level_of(alloc: Op, user: Op) -> Op:
-    """The op around `user` that stands in the block of `alloc`: a use in a loop keeps the buffer
-    for the whole loop."""
-    while user.parent is not alloc.parent:
-        outer = user.parent.parent_op if user.parent is not None else None
-        assert outer is not None, "a buffer is used outside the region of its allocation"
-        user = outer
-    return user
 
 
 def _users(buffer: Value) -> Iterator[Op]:

@@ -6,14 +6,14 @@ from __future__ import annotations
 from math import prod
 
 from tilec.ir import ops
-from tilec.ir.axis import AxisAnalysis, AxisInfo
+from tilec.ir.axis import AxisAnalysis, AxisInfo, low_bit
 from tilec.ir.core import Builder, Module, Op
 from tilec.ir.layouts import Layout, default_blocked
+from tilec.ir.swizzle import MAX_ACCESS_BYTES
 from tilec.ir.types import Tensor, linear_shape, pointee_of, with_layout
 from tilec.passes.base import Pass
 from tilec.passes.layout.edits import convert, legalize
 
-VECTOR_BYTES = 16
 Group = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -63,12 +63,9 @@ def access_width(op: Op, info: AxisInfo, dim: int, num_warps: int) -> int:
     size = pointee_of(t).bytes
     threads = 32 * num_warps
     share = max(1, prod(linear_shape(t.shape)) // threads)
-    limits = (VECTOR_BYTES // size, info.divisibility[dim] // size, info.contiguity[dim],
+    limits = (MAX_ACCESS_BYTES // size, info.divisibility[dim] // size, info.contiguity[dim],
               linear_shape(t.shape)[dim], share)
-    width = 1
-    while width < VECTOR_BYTES // size and all(n % (2 * width) == 0 for n in limits):
-        width *= 2
-    return width
+    return min(map(low_bit, limits))
 
 
 def _retarget(op: Op, layout: Layout) -> None:

@@ -8,13 +8,12 @@ from functools import cached_property
 
 from tilec.ir import ops
 from tilec.ir.axis import AxisAnalysis
-from tilec.ir.core import Block, Func, Op, Value
+from tilec.ir.core import Func, Op, Value
 from tilec.ir.fragment import fragment
 from tilec.ir.ops.memory import MemoryOp
-from tilec.ir.types import Pointer, Scalar, Tensor, Type, element_of, shape_of
+from tilec.ir.origins import pointer_roots
+from tilec.ir.types import Scalar, Tensor, Type, element_of, pointee_of, shape_of
 
-Roots = frozenset[Value]
-ANYTHING: Roots | None = None
 MOVES = (ops.Splat, ops.Broadcast, ops.ExpandDims, ops.Trans, ops.Reshape, ops.ConvertLayout,
          ops.Hint)
 MAX_DEPTH = 64
@@ -51,7 +50,7 @@ class Access:
     pointers, None once they may be those of another iteration. private: one thread comes to each
     element. distinct: no two elements hold one address."""
 
-    roots: Roots | None
+    roots: frozenset[Value] | None
     type: Type
     ptr: Value | None
     writes: bool
@@ -82,13 +81,7 @@ class Access:
 
 def _elements(t: Type) -> tuple[object, ...]:
     """A tile's shape and what its pointers point to."""
-    return shape_of(t), _pointee(t)
-
-
-def _pointee(t: Type) -> Scalar:
-    pointer = element_of(t)
-    assert isinstance(pointer, Pointer)
-    return pointer.pointee
+    return shape_of(t), pointee_of(t)
 
 
 def forget(accesses: Iterable[Access], loop: Op) -> set[Access]:
@@ -134,12 +127,12 @@ class GlobalAccesses:
     def of(self, op: MemoryOp) -> Access:
         """The access that an op makes."""
         if op not in self.found:
-            load = isinstance(op, (ops.Load, ops.AsyncCopy))
+            writes = "write" in op.class_effects
             self.found[op] = Access(
-                roots=self._roots(op.ptr), type=op.ptr.type, ptr=op.ptr, writes=not load,
+                roots=pointer_roots(op.ptr, self.func), type=op.ptr.type, ptr=op.ptr, writes=writes,
                 commutes=isinstance(op, ops.AtomicRmw) and not op.result.uses,
                 # Of the threads that hold an element, one stores it, but all of them load it.
-                private=not load or _exclusive(op.ptr.type), distinct=self._distinct(op.ptr),
+                private=writes or _exclusive(op.ptr.type), distinct=self._distinct(op.ptr),
                 span=self._span(op.ptr))
         return self.found[op]
 
@@ -157,37 +150,8 @@ class GlobalAccesses:
         return a.span is None or before is None or not before.apart(a.span)
 
     @cached_property
-    def _sources(self) -> dict[Value, list[Value]]:
-        """What loops and branches may hand on to a value."""
-        found: dict[Value, list[Value]] = {}
-        for op in self.func.walk():
-            if isinstance(op, ops.ControlFlow):
-                for to, source in op.flow():
-                    found.setdefault(to, []).append(source)
-        return found
-
-    @cached_property
     def _axis(self) -> AxisAnalysis:
         return AxisAnalysis(self.func)
-
-    def _roots(self, ptr: Value) -> Roots | None:
-        """The parameters that pointers are made from."""
-        roots, seen, todo = set(), {ptr}, [ptr]
-        while todo:
-            value = todo.pop()
-            if isinstance(value.owner, Block) and value.owner is self.func.body:
-                roots.add(value)
-                continue
-            sources = self._sources.get(value)
-            if sources is None and value.op is not None and not value.op.regions and \
-                    not isinstance(value.op, MemoryOp):
-                sources = [v for v in value.op.operands if isinstance(element_of(v.type), Pointer)]
-            if not sources:
-                return ANYTHING
-            new = [v for v in sources if v not in seen]
-            seen.update(new)
-            todo += new
-        return frozenset(roots)
 
     def _distinct(self, ptr: Value) -> bool:
         """Whether the elements are known to have addresses of their own."""
@@ -204,7 +168,7 @@ class GlobalAccesses:
             return None
         terms, low, high = form
         return Span(frozenset((v, k) for v, k in terms.items() if k), low,
-                    high + _pointee(ptr.type).bytes)
+                    high + pointee_of(ptr.type).bytes)
 
     def _affine(self, value: Value, depth: int = 0) -> Affine | None:
         """The form of integers or addresses; what it cannot see through counts as a scalar term."""
@@ -230,7 +194,7 @@ class GlobalAccesses:
             return None
         if isinstance(op, ops.Mul):
             return _times(b, a[1]) if _known(a) else _times(a, b[1]) if _known(b) else None
-        size = _pointee(op.ptr.type).bytes if isinstance(op, ops.AddPtr) else 1
+        size = pointee_of(op.ptr.type).bytes if isinstance(op, ops.AddPtr) else 1
         return _plus(a, _times(b, -1 if isinstance(op, ops.Sub) else size))
 
 

@@ -10,7 +10,7 @@ from tilec.ir.ops.base import ScratchOp
 from tilec.ir.ops.memory import MemoryOp
 from tilec.passes.base import Pass
 from tilec.passes.global_accesses import Access, GlobalAccesses, forget
-from tilec.passes.shared_accesses import SharedState
+from tilec.passes.shared_accesses import Place, SharedState
 
 
 @dataclass
@@ -80,13 +80,13 @@ class _Inserter:
         # A loop: what an iteration leaves pending meets the next one, so go round until nothing
         # grows. Each round places barriers anew: an early one can make later ones needless.
         entry = pending.copy()
-        entry.shared = entry.shared.entering()
+        entry.shared = entry.shared.seen(Place.entering)
         before = len(self.inserted)
         while True:
             now = entry.copy()
             for block in op.regions:
                 self.block(block, now)
-            now.shared = now.shared.one_later()
+            now.shared = now.shared.seen(Place.one_later)
             now.outside = forget(now.outside, op)
             if now.within(entry):
                 break
@@ -94,7 +94,7 @@ class _Inserter:
             for barrier in self.inserted[before:]:
                 barrier.erase()
             del self.inserted[before:]
-        entry.shared = entry.shared.leaving()
+        entry.shared = entry.shared.seen(Place.leaving)
         pending.merge(entry)
 
     def _access(self, op: Op, pending: _Pending) -> None:

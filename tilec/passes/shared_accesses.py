@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tilec.ir import ops
@@ -66,17 +66,12 @@ def place_of(op: Op, buffer: Value) -> Place:
     t = alloc.result.type
     assert isinstance(t, MemDesc)
     stages = t.stages
-    loop = _loop(view)
-    if view.ahead >= 0 and loop is not None and loop is _loop(op):
+    loop = ops.innermost_loop(view)
+    if view.ahead >= 0 and loop is not None and loop is ops.innermost_loop(op):
         return replace(place, stages=stages, stage=view.ahead % stages, moving=True)
     if isinstance(view.index.op, ops.Constant):
         return replace(place, stages=stages, stage=int(view.index.op.value) % stages)
     return replace(place, stages=stages, stage=None)
-
-
-def _loop(op: Op) -> Op | None:
-    """The innermost loop around an op."""
-    return next((a for a in op.ancestors() if isinstance(a, (ops.For, ops.While))), None)
 
 
 @dataclass
@@ -106,64 +101,48 @@ class SharedState:
         return self.reads <= other.reads and self.writes <= other.writes and \
             self.copies <= other.copies
 
-    def entering(self) -> SharedState:
-        """As the first iteration of a loop sees it."""
-        return SharedState({p.entering() for p in self.reads}, {p.entering() for p in self.writes},
-                           {(p.entering(), n) for p, n in self.copies})
-
-    def leaving(self) -> SharedState:
-        """As what follows the loop sees it."""
-        return SharedState({p.leaving() for p in self.reads}, {p.leaving() for p in self.writes},
-                           {(p.leaving(), n) for p, n in self.copies})
-
-    def one_later(self) -> SharedState:
-        """As the next iteration sees it."""
-        return SharedState({p.one_later() for p in self.reads},
-                           {p.one_later() for p in self.writes},
-                           {(p.one_later(), n) for p, n in self.copies})
+    def seen(self, move: Callable[[Place], Place]) -> SharedState:
+        """As another point of the program sees it: after Place.entering, leaving or one_later."""
+        return SharedState(set(map(move, self.reads)), set(map(move, self.writes)),
+                           {(move(p), n) for p, n in self.copies})
 
     def conflicts(self, op: Op) -> bool:
         """Whether the op must not follow these accesses without a barrier."""
-        if isinstance(op, ops.SharedLoad):
-            return _meet([place_of(op, op.buffer)], self.writes)
-        if isinstance(op, (ops.SharedStore, ops.AsyncCopy)):
-            return _meet([place_of(op, op.buffer)], self.reads | self.writes)
-        scratch = _scratch(op)
-        return scratch is not None and _meet([scratch], self.reads | self.writes)
+        place = _accessed(op)
+        others = self.writes if isinstance(op, ops.SharedLoad) else self.reads | self.writes
+        return place is not None and any(map(place.meets, others))
 
     def add(self, op: Op) -> bool:
         """Note what the op does; whether all threads of the CTA meet inside of it."""
-        if isinstance(op, ops.SharedLoad):
-            self.reads.add(place_of(op, op.buffer))
-        elif isinstance(op, ops.SharedStore):
-            self.writes.add(place_of(op, op.buffer))
-        elif isinstance(op, ops.AsyncCopy):
-            self.copies.add((place_of(op, op.buffer), 0))
-        elif isinstance(op, ops.AsyncCommit):
+        place = _accessed(op)
+        if isinstance(op, ops.AsyncCommit):
             self.copies = {(p, min(n + 1, MAX_GROUPS)) for p, n in self.copies}
         elif isinstance(op, ops.AsyncWait):
             done = {(p, n) for p, n in self.copies if n > min(op.pending, MAX_GROUPS - 1)}
             self.copies -= done
             self.writes |= {p for p, _ in done}
-        scratch = _scratch(op)
-        if scratch is None:
+        elif place is None:
             return False
-        # It writes its scratch, then reads it.
-        meets = meets_inside(op)
-        if meets:
-            self.barrier()
+        elif isinstance(op, ops.AsyncCopy):
+            self.copies.add((place, 0))
+        elif not isinstance(op, ScratchOp):
+            (self.reads if isinstance(op, ops.SharedLoad) else self.writes).add(place)
         else:
-            self.writes.add(scratch)
-        self.reads.add(scratch)
-        return meets
+            # It writes its scratch, then reads it.
+            meets = meets_inside(op)
+            if meets:
+                self.barrier()
+            else:
+                self.writes.add(place)
+            self.reads.add(place)
+            return meets
+        return False
 
 
-def _scratch(op: Op) -> Place | None:
-    if not isinstance(op, ScratchOp) or op.offset < 0:
-        return None
-    size = scratch_bytes(op)
-    return Place(op.offset, op.offset + size) if size else None
-
-
-def _meet(places: Iterable[Place], others: Iterable[Place]) -> bool:
-    return any(p.meets(q) for p in places for q in others)
+def _accessed(op: Op) -> Place | None:
+    """The buffer or scratch that an op reads or writes."""
+    if isinstance(op, (ops.SharedLoad, ops.SharedStore, ops.AsyncCopy)):
+        return place_of(op, op.buffer)
+    if isinstance(op, ScratchOp) and op.offset >= 0 and (size := scratch_bytes(op)):
+        return Place(op.offset, op.offset + size)
+    return None

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import tilec
 from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.origins import pointer_roots
 from tilec.runtime import device, host
 from tilec.runtime.arguments import Const, Key, place_of
 from tilec.runtime.kernel import CompiledKernel
@@ -70,7 +70,7 @@ def written(kernel: CompiledKernel) -> set[int] | None:
     for op in func.walk():
         if "write" not in op.class_effects:
             continue
-        roots = tilec.interp.pointer_roots(op.ptr, func) if isinstance(op, MemoryOp) else None
+        roots = pointer_roots(op.ptr, func) if isinstance(op, MemoryOp) else None
         if roots is None:
             return None
         found |= {r.index for r in roots}

@@ -30,6 +30,11 @@ class ControlFlow(Op):
         raise NotImplementedError(self.name)
 
 
+def innermost_loop(op: Op) -> ControlFlow | None:
+    """The loop around an op, the innermost of several."""
+    return next((a for a in op.ancestors() if isinstance(a, ControlFlow) and a.loop), None)
+
+
 class For(ControlFlow, name="scf.for"):
     """for i in range(lo, hi, step), with carried values; the region takes i and them, and yields
     them. A step of zero or less runs nothing.

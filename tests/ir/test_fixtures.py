@@ -1,0 +1,173 @@
+"""The hand-written Hopper kernels: they verify and round-trip, generic passes leave them as they
+are, and their protocol of copies, waits and products is right for many extents."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.fixtures import fixture
+from tests.support.protocol import Walk
+from tilec.codegen.lower import to_llir
+from tilec.errors import CompilationError, InterpreterError
+from tilec.interp.run import run
+from tilec.ir import ops
+from tilec.ir.conversion import NoOp, plan_conversion
+from tilec.ir.core import Module
+from tilec.ir.parser import parse
+from tilec.ir.printer import equal, print_module
+from tilec.ir.types import Tensor
+from tilec.ir.verifier import verify
+from tilec.passes.allocate_shared import AllocateShared
+from tilec.passes.base import parse_pipeline
+from tilec.passes.insert_barriers import InsertBarriers
+from tilec.target import Target
+
+GEMM, ATTENTION = "gemm_a_branch.tir", "attention_e1.tir"
+LIMIT = 232448  # bytes of shared memory of one CTA on sm_90
+both = pytest.mark.parametrize("name", [GEMM, ATTENTION])
+
+
+@both
+def test_round_trip(name: str) -> None:
+    m = fixture(name)
+    for locations in (False, True):
+        again = parse(print_module(m, locations=locations))
+        verify(again)
+        assert equal(m, again)
+
+
+@both
+@pytest.mark.parametrize("passes", ["cse", "dce", "licm", "canonicalize", "reorder",
+                                    "canonicalize,cse,licm,dce,reorder"])
+def test_generic_passes_change_nothing(name: str, passes: str) -> None:
+    m = fixture(name)
+    for p in parse_pipeline(passes):
+        p.run(m)
+        verify(m)
+    assert equal(m, fixture(name))
+
+
+@both
+def test_passes_undo_what_they_should(name: str) -> None:
+    """Equal scalars computed twice are merged again, and dead ones removed, around the same ops."""
+    m = fixture(name)
+    for op in list(m.walk()):
+        if isinstance(op, ops.Add | ops.And | ops.MemdescIndex) and op.parent is not None:
+            twin = op.clone({})
+            op.parent.insert(twin, op.next)
+            first = next(iter(op.result.uses), None)
+            if first is not None and first[0].parent is op.parent:
+                first[0].set_operand(first[1], twin.results[0])
+    verify(m)
+    assert not equal(m, fixture(name))
+    for p in parse_pipeline("cse,dce"):
+        p.run(m)
+    verify(m)
+    assert equal(m, fixture(name))
+
+
+@pytest.mark.parametrize(("name", "shared"), [(GEMM, 4 * 49152 + 32768), (ATTENTION, 5 * 32768)])
+def test_shared_memory(name: str, shared: int) -> None:
+    m = fixture(name)
+    AllocateShared().run(m)
+    assert shared < m.attributes["shared"] <= min(shared + 1024, LIMIT)
+    verify(m)
+
+
+@both
+def test_no_barrier_is_put_where_one_warpgroup_waits(name: str) -> None:
+    """insert_barriers knows no mbarriers, so it may add barriers of the whole CTA, but none into a
+    region of one thread."""
+    m = fixture(name)
+    AllocateShared().run(m)
+    InsertBarriers().run(m)
+    verify(m)
+
+
+def test_probabilities_keep_their_registers() -> None:
+    for op in fixture(ATTENTION).walk():
+        if isinstance(op, ops.ConvertLayout):
+            src, dst = op.x.type, op.result.type
+            assert isinstance(src, Tensor) and isinstance(dst, Tensor)
+            assert src.layout is not None and dst.layout is not None
+            plan = plan_conversion(src.layout.to_linear(src.shape),
+                                   dst.layout.to_linear(dst.shape), 16)
+            assert isinstance(plan, NoOp)
+
+
+def walk(m: Module, grid: int, program: int, /, **scalars: int) -> Walk:
+    values = {name: np.int32(value) for name, value in scalars.items()}
+    return Walk(grid, program).run(m.funcs[0], values)
+
+
+@pytest.mark.parametrize("grid", [1, 3, 132])
+@pytest.mark.parametrize("extents", [(1, 1, 1), (128, 256, 64), (1000, 1088, 100), (640, 512, 256),
+                                     (2048, 1024, 130), (1300, 300, 321)])
+def test_gemm_protocol(grid: int, extents: tuple[int, int, int]) -> None:
+    """Every tile is stored once, and made of the right products, in order, the first from nothing;
+    what is loaded is used."""
+    m, n, k = extents
+    module, stored = fixture(GEMM), []
+    for program in range(grid):
+        done = walk(module, grid, program, m=m, n=n, k=k)
+        steps = range(0, k, 64)
+        tiles = done.stores[::2]
+        assert done.stores[1::2] == [(row, col + 128) for row, col in tiles]
+        want = [(("amap", row, at), ("bmap", at, col), at > 0) for row, col in tiles
+                for at in steps]
+        assert done.products == want
+        assert done.loads == 2 * len(want)
+        stored += tiles
+    assert sorted(stored) == [(row, col) for row in range(0, m, 128) for col in range(0, n, 256)]
+    if grid == 1:
+        # Down bands of eight tiles: a new column only after the band's last row.
+        bands = [row // 1024 for row, _ in stored]
+        assert bands == sorted(bands)
+        assert all(later[1] >= col or later[0] // 1024 > row // 1024
+                   for (row, col), later in zip(stored, stored[1:]))
+
+
+@pytest.mark.parametrize("seq", [1, 100, 128, 129, 256, 300, 513, 1024, 1100])
+def test_attention_protocol(seq: int) -> None:
+    """Every block's scores and its product with v, from the last to the first; one load each."""
+    done = walk(fixture(ATTENTION), 1, 0, seq=seq)
+    rows = list(reversed(range(0, seq, 128)))
+    q = ("qmap", 0, 0, 0)
+    scores = [(q, ("kmap", 0, row, 0), False) for row in rows]
+    products = [(None, ("vmap", 0, row, 0), True) for row in rows]
+    rotated = [x for pair in zip(scores[1:], products) for x in pair]
+    assert done.products == [scores[0], *rotated, products[-1]]
+    assert done.loads == 1 + 2 * len(rows)
+    assert done.stores == [(0, 0, 0)]
+
+
+@pytest.mark.parametrize(("name", "fault"), [
+    (GEMM, "count"), (GEMM, "pending"), (ATTENTION, "count"), (ATTENTION, "pending"),
+    (ATTENTION, "arrive")])
+def test_the_walk_sees_faults(name: str, fault: str) -> None:
+    """A protocol with one op changed does not pass."""
+    m = fixture(name)
+    kind = {"count": ops.MbarrierInit, "pending": ops.WgmmaWait,
+            "arrive": ops.MbarrierArrive}[fault]
+    found = [op for op in m.walk() if isinstance(op, kind)]
+    if fault == "count":
+        found[0].count += 1
+    elif fault == "pending":
+        found[0 if name == GEMM else 1].pending += 1
+    else:
+        found[1].erase()
+    with pytest.raises(AssertionError, match="never ends|while refilled"):
+        if name == GEMM:
+            walk(m, 1, 0, m=256, n=256, k=1024)
+        else:
+            walk(m, 1, 0, seq=1024)
+
+
+@both
+def test_not_run_yet(name: str) -> None:
+    m = fixture(name)
+    with pytest.raises(CompilationError, match=r"gpu\.elect is not lowered yet"):
+        to_llir(m, Target.parse("sm_90a"))
+    with pytest.raises(InterpreterError, match="argument .map is a tensor map"):
+        run(m, m.funcs[0].name, [None] * len(m.funcs[0].args), 1)

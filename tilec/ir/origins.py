@@ -1,0 +1,51 @@
+"""Where values come from: walks backwards through ops, loops and branches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from tilec.ir import ops
+from tilec.ir.core import Func, Op, Value
+from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.types import Pointer, Tensor
+
+
+def sources(value: Value) -> Sequence[Value]:
+    """Values that `value` is computed from, one step back, through regions and block arguments."""
+    op = value.owner if isinstance(value.owner, Op) else value.owner.parent_op
+    if not isinstance(op, ops.ControlFlow):
+        return op.operands if op is not None else []
+    found = [source for to, source in op.flow() if to is value]
+    if isinstance(op, ops.If):
+        return [op.cond, *found]
+    return [op.lo, op.step] if isinstance(op, ops.For) and value is op.body.args[0] else found
+
+
+def walk_back(start: Value, through: Callable[[Value], bool] = lambda _: True) -> Iterator[Value]:
+    """`start` and what it is computed from, nearest first, each once: the values for which
+    `through` holds, reached by such values alone."""
+    queue, seen = [start], {start}
+    while queue:
+        value = queue.pop(0)
+        if through(value):
+            yield value
+            new = [v for v in dict.fromkeys(sources(value)) if v not in seen]
+            seen.update(new)
+            queue += new
+
+
+def pointer_roots(pointer: Value, func: Func) -> frozenset[Value] | None:
+    """Parameters that a pointer, or a tile of them, may come from; None if it may come from
+    anywhere."""
+    roots: set[Value] = set()
+    for v in walk_back(pointer, _is_pointer):
+        if v.owner is func.body:
+            roots.add(v)
+        elif isinstance(v.op, MemoryOp) or not any(map(_is_pointer, sources(v))):
+            return None
+    return frozenset(roots)
+
+
+def _is_pointer(value: Value) -> bool:
+    t = value.type
+    return isinstance(t.element if isinstance(t, Tensor) else t, Pointer)
