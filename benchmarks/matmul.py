@@ -20,9 +20,7 @@ from benchmarks.memory_bound import Case, best_options, triton_kernels
 MATMUL = (((128, 128, 32), 4, 4), ((128, 128, 64), 4, 3), ((128, 128, 32), 4, 3),
           ((128, 256, 32), 8, 3), ((128, 256, 64), 8, 3), ((256, 128, 64), 8, 3))
 TRITON_MATMUL = (((128, 256, 64), 8, 3), ((128, 128, 64), 4, 4))
-# (tile, warps, stages, most registers a thread)
-ATTENTION = (((128, 64), 8, 2, 0), ((64, 64), 4, 2, 0), ((128, 64), 8, 2, 128),
-             ((64, 64), 4, 2, 168), ((64, 32), 4, 3, 168), ((128, 32), 8, 3, 128))
+ATTENTION = (((128, 64), 8, 2), ((64, 64), 4, 2), ((128, 64), 8, 3), ((128, 128), 8, 2))
 TRITON_ATTENTION = (((128, 64), 4, 2), ((128, 64), 8, 3), ((128, 128), 8, 2))
 
 
@@ -72,10 +70,9 @@ def attention_case(torch: Any, causal: bool, heads: int = 128, n: int = 4096, d:
     case = Case(f"attention bf16 {heads}x{n}x{d}{' causal' * causal}", flops,
                 lambda: out.fill_(math.nan), lambda got: near(torch, expected, 1e-2)(got[:4]))
 
-    def ours(block: tuple[int, int], warps: int, stages: int, maxnreg: int
-             ) -> Callable[[int], Any]:
+    def ours(block: tuple[int, int], warps: int, stages: int) -> Callable[[int], Any]:
         def launch(_: int) -> Any:
-            example.attention(q, k, v, out, causal, block, warps, stages, maxnreg)
+            example.attention(q, k, v, out, causal, block, warps, stages)
             return out
         return launch
 
@@ -92,8 +89,7 @@ def attention_case(torch: Any, causal: bool, heads: int = 128, n: int = 4096, d:
         return launch
 
     backends = torch.nn.attention.SDPBackend
-    case.run["tilec"] = {f"{b}, {w} warps, {s} stages" + f", {r} registers" * (r > 0):
-                         ours(b, w, s, r) for b, w, s, r in ATTENTION}
+    case.run["tilec"] = {f"{b}, {w} warps, {s} stages": ours(b, w, s) for b, w, s in ATTENTION}
     if twin is not None:
         case.run["Triton"] = {f"{b}, {w} warps, {s} stages": theirs(b, w, s)
                               for b, w, s in TRITON_ATTENTION}

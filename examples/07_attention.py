@@ -22,8 +22,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 @tilec.jit
 def attend(acc, top, total, q, k_ptr, v_ptr, lo, hi, rows, stride, n_ctx, scale,
            BN: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr):
-    """One pass over the keys from lo to hi. scale: of the scores, for powers of two. MASKED: some of
-    these scores do not count."""
+    """One pass over the keys from lo to hi. scale: of the scores, for powers of two. MASKED: some
+    of these scores do not count."""
     dims = tl.arange(0, D)
     for start in range(lo, hi, BN):
         cols = start + tl.arange(0, BN)
@@ -76,13 +76,13 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr, n_ctx, stride, head_stride, s
 
 
 def attention(q: Any, k: Any, v: Any, out: Any, causal: bool, block: tuple[int, int] = (128, 64),
-              num_warps: int = 4, num_stages: int = 3, maxnreg: int = 0) -> Any:
+              num_warps: int = 8, num_stages: int = 2) -> Any:
     """out = attention of q, k, v, all contiguous (heads, n_ctx, D); returns the kernel."""
     heads, n_ctx, d = q.shape
     grid = (tilec.cdiv(n_ctx, block[0]), heads)
     return attention_kernel[grid](q, k, v, out, n_ctx, d, n_ctx * d, 1.0 / math.sqrt(d),
                                   BM=block[0], BN=block[1], D=d, CAUSAL=causal,
-                                  num_warps=num_warps, num_stages=num_stages, maxnreg=maxnreg)
+                                  num_warps=num_warps, num_stages=num_stages)
 
 
 def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> np.ndarray:

@@ -13,6 +13,8 @@ from tilec.interp.run import run
 from tilec.ir import ops
 from tilec.ir.core import Module
 from tilec.ir.verifier import verify
+from tilec.passes.allocate_shared import AllocateShared
+from tilec.passes.insert_barriers import InsertBarriers
 from tilec.passes.pipeline import Pipeline
 from tilec.passes.schedule import Schedule
 
@@ -57,6 +59,16 @@ def not_ahead(x_ptr, i_ptr, o_ptr, n, B: tl.constexpr, S: tl.constexpr):
         tl.store(o_ptr + offs, total)
     for i in tl.range(0, n, 1, num_stages=S):
         total += tl.load(x_ptr + offs, mask=offs < n - i, other=1.0)
+    tl.store(o_ptr + offs, total)
+
+
+@function
+def guarded(x_ptr, lock_ptr, o_ptr, n, B: tl.constexpr, SEM: tl.constexpr):
+    offs = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for i in tl.range(0, n, num_stages=3):
+        tl.atomic_add(lock_ptr, 0, sem=SEM)
+        total += tl.load(x_ptr + i * B + offs)
     tl.store(o_ptr + offs, total)
 
 
@@ -129,4 +141,32 @@ def test_what_cannot_run_ahead_stays(rng) -> None:
     out = [np.ones(64, np.float32) for _ in range(2)]
     for each, o in zip((module, changed), out):
         run(each, "not_ahead", [x, index, o, 5], (1,))
+    np.testing.assert_array_equal(out[0], out[1])
+
+
+@pytest.mark.parametrize("sem", ["relaxed", "release", "acquire", "acq_rel"])
+def test_no_load_starts_before_an_acquire(sem) -> None:
+    module = before_schedule(guarded, {"x_ptr": "*fp32:16", "lock_ptr": "*i32:16",
+                                       "o_ptr": "*fp32:16", "n": "i32"}, {"B": 128, "SEM": sem})
+    assert (copies(pipelined(module, 3)) == 0) == (sem in ("acquire", "acq_rel"))
+
+
+@pytest.mark.parametrize("stages", [(0, 1), (1, 0), (1, 1), (0, 2), (2, 2)])
+@pytest.mark.parametrize("n", [0, 128, 257, 700])
+def test_edited_schedule(stages, n, rng) -> None:
+    module = before_schedule(sums, {"x_ptr": "*fp32:16", "y_ptr": "*fp32:16", "o_ptr": "*fp32:16",
+                                    "n": "i32"}, {"B": 128, "S": 3})
+    changed = module.clone()
+    Schedule().run(changed)
+    for op, stage in zip((op for op in changed.walk() if isinstance(op, ops.Load)), stages,
+                         strict=True):
+        op.stage = stage
+    for p in (Pipeline(), AllocateShared(), InsertBarriers()):
+        p.run(changed)
+        verify(changed)
+    assert copies(changed) == sum(3 - s for s in stages if s < 2)
+    x, y = rng.standard_normal((2, 700)).astype(np.float32)
+    out = [np.full(128, np.nan, np.float32) for _ in range(2)]
+    for each, o in zip((module, changed), out):
+        run(each, "sums", [x, y, o, n], (1,), seed=n)
     np.testing.assert_array_equal(out[0], out[1])

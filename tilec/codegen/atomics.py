@@ -27,9 +27,7 @@ def _atomic(cg: CodeGen, op: ops.AtomicRmw) -> None:
     mask = None if op.mask is None else cg.whole(op.mask)
     count = 1 if frag is None else frag.num_registers
     wanted, alone = bool(op.result.uses), count == 1
-    releases = op.sem in ("release", "acq_rel")
-    acquires = op.sem in ("acquire", "acq_rel")
-    if releases:
+    if op.releases:
         cg.barrier()
     if not alone and op.sem != "relaxed":
         _fence(cg, op)
@@ -51,7 +49,7 @@ def _atomic(cg: CodeGen, op: ops.AtomicRmw) -> None:
         bits = _shared_out(cg, op, frag, cg.e.build(results))
         result = cg.e.bitcast(bits, value.reg.elem, bits.n)
         cg.env[op.result] = Tile(result, count) if frag is not None else result
-    if acquires and atomic_scratch(op) == 0:
+    if op.acquires and atomic_scratch(op) == 0:
         cg.barrier()
 
 

@@ -13,9 +13,10 @@ from tilec.codegen.emit import SHARED, DebugInfo, Emit, Reg, llvm_element
 from tilec.codegen.values import Tile, full, uniform, whole
 from tilec.ir.axis import AxisAnalysis
 from tilec.ir.core import Block, Func, Op, Value
-from tilec.ir.fragment import Fragment, fragment
+from tilec.ir.fragment import Fragment
 from tilec.ir.linear import LinearLayout
 from tilec.ir.rules import Rules
+from tilec.ir.scratch import tile_fragment
 from tilec.ir.types import Tensor, element_of
 from tilec.target import Target
 
@@ -149,9 +150,7 @@ class CodeGen:
 
 def fragment_of(value: Value) -> Fragment:
     """The fragment of a tile."""
-    t = value.type
-    assert isinstance(t, Tensor) and t.layout is not None, f"{t} has no layout"
-    return fragment(t.shape, t.layout)
+    return tile_fragment(value.type)
 
 
 def thread_columns(layout: LinearLayout) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from tilec.codegen.emit import POINTER, Reg
 from tilec.codegen.values import Index, Tile, whole
 from tilec.ir import ops
 from tilec.ir.core import Block, Value
-from tilec.ir.types import Scalar, scalar_of
+from tilec.ir.types import scalar_of
 
 _AXES = "xyz"
 
@@ -150,33 +150,55 @@ def _check(cg: CodeGen, held: Sequence[Reg | Tile], forms: Sequence[Form]
 @lower(ops.For)
 def _for(cg: CodeGen, op: ops.For) -> None:
     lo, hi, step = (cg.scalar(v) for v in (op.lo, op.hi, op.step))
+    e, counts = cg.e, _counts(cg, op)
     iv, *args = op.body.args
+    left = Value(op.lo.type, op.body, len(op.body.args))
 
     def test() -> Reg:
-        return _goes_on(cg, op, scalar_of(op.lo.type), cg.scalar(iv), lo, hi, step)
+        if counts:
+            return e.compare("ne", cg.scalar(left), e.const(0, lo.elem))
+        inside = e.compare(_sign(op) + "lt", cg.scalar(iv), hi)
+        if cg.axis.get(op.step).constant == 1:
+            return inside
+        return e.binary("and", inside, e.compare("sge", cg.scalar(iv), lo))
 
     def body() -> list[Reg | Tile]:
         yielded = cg.block(op.body)
-        return [cg.e.binary("add", cg.scalar(iv), step), *(cg.env[v] for v in yielded)]
+        down = [e.binary("sub", cg.scalar(left), e.const(1, lo.elem))] if counts else []
+        return [*down, e.binary("add", cg.scalar(iv), step), *(cg.env[v] for v in yielded)]
 
-    _loop(cg, "for", [lo, *(cg.env[v] for v in op.init)], op.body.args, test, body)
+    trips = [_trips(cg, op, lo, hi, step)] if counts else []
+    _loop(cg, "for", [*trips, lo, *(cg.env[v] for v in op.init)],
+          [left, *op.body.args] if counts else op.body.args, test, body)
     for result, arg in zip(op.results, args, strict=True):
         cg.env[result] = cg.env[arg]
 
 
-def _goes_on(cg: CodeGen, op: ops.For, t: Scalar, i: Reg, lo: Reg, hi: Reg, step: Reg) -> Reg:
-    """lo <= i < hi with a positive step. The first test also ends a loop whose index wrapped."""
+def _counts(cg: CodeGen, op: ops.For) -> bool:
+    """Whether the loop counts its iterations, as its index may wrap to one between the bounds. By
+    ones it passes over none, and a signed one wraps to negative ones, below `lo` if that is not."""
+    lo, step = cg.axis.get(op.lo).constant, cg.axis.get(op.step).constant
+    usual = lo is not None and lo >= 0 and scalar_of(op.lo.type).is_signed
+    return step != 1 and not (usual and step is not None and step > 0)
+
+
+def _trips(cg: CodeGen, op: ops.For, lo: Reg, hi: Reg, step: Reg) -> Reg:
+    """max(0, ceil((hi - lo) / step)), unsigned; 0 for a step that is not positive."""
     e = cg.e
-    sign = "s" if t.is_signed else "u"
-    inside = e.compare(sign + "lt", i, hi)
+    zero, one = e.const(0, lo.elem), e.const(1, lo.elem)
+    runs = e.compare(_sign(op) + "lt", lo, hi)
     known = cg.axis.get(op.step).constant
-    if known == 1:
-        return inside
-    inside = e.binary("and", inside, e.compare(sign + "ge", i, lo))
-    if known is not None:
-        return inside if known > 0 else e.const(False, "i1")
-    positive = e.compare(sign + "gt", step, e.const(0, step.elem))
-    return e.binary("and", inside, positive)
+    if known is None:
+        positive = e.compare(_sign(op) + "gt", step, zero)
+        runs, step = e.binary("and", runs, positive), e.select(positive, step, one)
+    elif known <= 0:
+        return zero
+    whole = e.binary("udiv", e.binary("sub", e.binary("sub", hi, lo), one), step)
+    return e.select(runs, e.binary("add", whole, one), zero)
+
+
+def _sign(op: ops.For) -> str:
+    return "s" if scalar_of(op.lo.type).is_signed else "u"
 
 
 @lower(ops.While)

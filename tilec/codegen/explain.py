@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilec.codegen.context import CodeGen
+from tilec.codegen.access import load_matrices, store_matrices
+from tilec.codegen.context import CodeGen, fragment_of
 from tilec.ir import ops
-from tilec.ir.buffers import buffer_bytes
+from tilec.ir.buffers import buffer_bytes, copy_access
 from tilec.ir.conversion import NoOp, Registers, Shared, Shuffles
 from tilec.ir.core import Op
 from tilec.ir.ops.base import ScratchOp
@@ -60,13 +61,21 @@ def _access(cg: CodeGen, op: ops.Load | ops.Store | ops.AsyncCopy) -> None:
         remark(op, "access", f"{what} of {shown(value)}: one access of {size} bytes",
                access=what, bytes=size, count=1, limit="scalar", loop=in_loop(op))
         return
-    access = widest_access(op.ptr, op.mask, cg.axis)
-    limit, bound = _limit(cg, op, access.width)
-    count = len(access.groups())
+    width = _width(cg, op)
+    limit, bound = _limit(cg, op, width)
+    count = fragment_of(op.ptr).num_registers // width
     why = _WHY[limit](bound, size)
-    remark(op, "access", f"{what} of {shown(value)}: {access.width * size} bytes an access, "
+    remark(op, "access", f"{what} of {shown(value)}: {width * size} bytes an access, "
            f"{count} a thread{'; ' if why else ''}{why}", access=what,
-           bytes=access.width * size, count=count, limit=limit, loop=in_loop(op))
+           bytes=width * size, count=count, limit=limit, loop=in_loop(op))
+
+
+def _width(cg: CodeGen, op: ops.Load | ops.Store | ops.AsyncCopy) -> int:
+    """Elements that one instruction moves."""
+    if not isinstance(op, ops.AsyncCopy):
+        return widest_access(op.ptr, op.mask, cg.axis).width
+    found = copy_access(op.ptr, op.mask, cg.axis, op.buffer.type.layout)  # type: ignore[attr-defined]
+    return found.width if found is not None else 1  # which the lowering refuses
 
 
 def _limit(cg: CodeGen, op: MemoryOp, width: int) -> tuple[str, int]:
@@ -110,8 +119,8 @@ def _conversion(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape) -> None:
         return
     bits = 8 * src.element.bytes
     times = len(plan.repetitions) * moves.parts
-    store = plan.store_route(bits, cg.target.sm >= 90)
-    load = plan.load_route(bits, True)
+    store = plan.store_route(bits, store_matrices(cg))
+    load = plan.load_route(bits, load_matrices(cg))
     by = [name for name, route in (("stmatrix", store), ("ldmatrix", load)) if route.matrix]
     waves = times * (store.cost[0] + load.cost[0])
     conflicts = max(plan.store_conflicts, plan.load_conflicts)

@@ -13,11 +13,11 @@ from typing import Any
 from tilec.interp.frame import Frame
 from tilec.ir import ops
 from tilec.ir.core import Func, Op, Value
+from tilec.ir.ops.base import Rearrange
 from tilec.ir.origins import pointer_roots, walk_back
 from tilec.ir.types import scalar_of, shape_of
 
-_THROUGH = (ops.Splat, ops.Broadcast, ops.ExpandDims, ops.Reshape, ops.Trans, ops.ConvertLayout,
-            ops.Cast, ops.Hint, ops.Bitcast)
+_THROUGH = (Rearrange, ops.Cast, ops.Hint, ops.Bitcast)
 
 
 def pointer_name(value: Value, func: Func) -> str:

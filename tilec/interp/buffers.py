@@ -33,11 +33,6 @@ class Buffer:
         """The end of its bytes; not above `low` before they are allocated."""
         return self.low + self.size * self.array.shape[1] if self.low >= 0 else self.low
 
-    def rows(self, frame: Frame) -> Array:
-        """The frame's rows as rows of this buffer."""
-        rows = frame.rows_in(self.home)
-        return np.arange(len(self.home)) if rows is None else rows
-
     def put(self, rows: Array, stage: Array, array: Array, poison: Array | bool) -> None:
         """Replace the content of one stage in each of the rows."""
         self.array[rows, stage] = array
@@ -46,7 +41,7 @@ class Buffer:
     def destroy(self, frame: Frame) -> None:
         """The bytes were used for something else, in the frame's rows."""
         if any(f is self.home for f in frame.chain()):
-            self.poison[self.rows(frame)] = True
+            self.poison[frame.index_in(self.home)] = True
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class View:
 
     def place(self, frame: Frame) -> tuple[Array, Array]:
         """(rows of the buffer, stage of each) for the frame's programs."""
-        rows, own = self.buffer.rows(frame), frame.rows_in(self.home)
+        rows, own = frame.index_in(self.buffer.home), frame.rows_in(self.home)
         stage = self.stage if own is None or len(self.stage) == 1 else self.stage[own]
         return rows, np.broadcast_to(stage, rows.shape)
 
@@ -134,13 +129,9 @@ class Copies:
         self.closed = np.zeros(len(root), np.int64)  # groups committed, per program
         self.under_way: list[Copy] = []
 
-    def _who(self, frame: Frame) -> Array:
-        rows = frame.rows_in(self.root)
-        return np.arange(len(self.root)) if rows is None else rows
-
     def begin(self, frame: Frame, op: Op, view: View, array: Array) -> None:
         """A copy of `array` ([P or 1, *tile]) into the view begins."""
-        who = self._who(frame)
+        who = frame.index_in(self.root)
         rows, stage = view.place(frame)
         data = view.stored(np.broadcast_to(array, (len(who), *array.shape[1:])))
         self.under_way.append(Copy(op, view, who, rows, stage, self.closed[who], data,
@@ -148,12 +139,12 @@ class Copies:
 
     def commit(self, frame: Frame) -> None:
         """The copies begun since the last commit are a group."""
-        self.closed[self._who(frame)] += 1
+        self.closed[frame.index_in(self.root)] += 1
 
     def wait(self, frame: Frame, pending: int) -> list[Copy]:
         """The data of all groups but the newest `pending` arrives; what had been under way."""
         waits = np.zeros(len(self.root), bool)
-        waits[self._who(frame)] = True
+        waits[frame.index_in(self.root)] = True
         ended: list[Copy] = []
         for copy in self.under_way:
             done = waits[copy.who] & (copy.group < self.closed[copy.who] - pending)

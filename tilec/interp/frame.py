@@ -104,3 +104,8 @@ class Frame:
         assert self.parent is not None and self.rows is not None
         above = self.parent.rows_in(home)
         return self.rows if above is None else above[self.rows]
+
+    def index_in(self, home: Frame) -> Array:
+        """Like `rows_in`, with all of them spelled out."""
+        rows = self.rows_in(home)
+        return np.arange(len(home)) if rows is None else rows

@@ -44,9 +44,7 @@ class Shadow:
 
     def _mark(self, frame: Frame, part: Array | None = None) -> Array:
         """The launch's programs that are in the frame, or in these rows of it."""
-        rows = frame.rows_in(self.root)
-        mark = np.zeros(len(self.root), bool)
-        own = np.arange(len(self.root)) if rows is None else rows
+        mark, own = np.zeros(len(self.root), bool), frame.index_in(self.root)
         mark[own if part is None else own[part]] = True
         return mark
 

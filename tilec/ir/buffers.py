@@ -12,9 +12,10 @@ from tilec.ir.fragment import Fragment, SharedTile, fragment, shared_tile
 from tilec.ir.layout_base import SharedLayout
 from tilec.ir.layouts import Layout, SharedLinear, SwizzledShared
 from tilec.ir.linear import LinearLayout
+from tilec.ir.scratch import tile_fragment
 from tilec.ir.swizzle import VectorAccess, best_route, swizzle_chunks, vector_width
 from tilec.ir.types import MemDesc, Scalar, pointee_of
-from tilec.ir.vectors import access_limits, pointer_fragment, register_runs
+from tilec.ir.vectors import access_limits, register_runs
 
 COPY_BYTES = (16, 8, 4)
 BANK_BYTES = 128
@@ -46,7 +47,7 @@ def copy_access(ptr: Value, mask: Value | None, axis: AxisAnalysis, layout: Layo
 
     The order is of the registers of one part.
     """
-    frag, size = pointer_fragment(ptr), pointee_of(ptr.type).bytes
+    frag, size = tile_fragment(ptr.type), pointee_of(ptr.type).bytes
     target = access_map(frag, shared_tile(frag.shape, layout))
     best: VectorAccess | None = None
     for dim in range(len(frag.shape)):

@@ -34,7 +34,7 @@ class MmaInstruction:
     @property
     def word(self) -> int:
         """Operand elements in one register: they are neighbours along k."""
-        return max(1, 32 // self.operand.bits)
+        return default_k_width(self.operand)
 
     @property
     def words(self) -> int:

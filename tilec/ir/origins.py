@@ -1,4 +1,4 @@
-"""Where values come from: walks backwards through ops, loops and branches."""
+"""Where values come from, and where they go: walks through ops, loops and branches."""
 
 from __future__ import annotations
 
@@ -32,6 +32,20 @@ def walk_back(start: Value, through: Callable[[Value], bool] = lambda _: True) -
             new = [v for v in dict.fromkeys(sources(value)) if v not in seen]
             seen.update(new)
             queue += new
+
+
+def uses_in_block(value: Value, through: tuple[type[Op], ...]) -> Iterator[tuple[Value, Op]]:
+    """(value, user) for a value and what is made of it by such ops, in the block of its op."""
+    work, seen = [value], {value}
+    block = value.owner.parent if isinstance(value.owner, Op) else value.owner
+    while work:
+        v = work.pop()
+        for user in v.users:
+            if user.parent is block:
+                yield v, user
+                if isinstance(user, through):
+                    work += [r for r in user.results if r not in seen]
+                    seen.update(user.results)
 
 
 def pointer_roots(pointer: Value, func: Func) -> frozenset[Value] | None:

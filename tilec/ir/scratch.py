@@ -15,7 +15,7 @@ from tilec.ir.core import Op
 from tilec.ir.fragment import Fragment, fragment, odd_factors_stay, storage_shape
 from tilec.ir.layouts import Mma, slice_of
 from tilec.ir.linear import tile_outs
-from tilec.ir.types import Tensor, element_of, scalar_of, shape_of
+from tilec.ir.types import Tensor, Type, element_of, scalar_of, shape_of
 
 ALIGN = 16
 
@@ -50,9 +50,9 @@ def meets_inside(op: Op) -> bool:
     return True
 
 
-def tile_fragment(t: Tensor) -> Fragment:
+def tile_fragment(t: Type) -> Fragment:
     """The fragment of a tensor type that has a layout."""
-    assert t.layout is not None, f"{t} has no layout"
+    assert isinstance(t, Tensor) and t.layout is not None, f"{t} has no layout"
     return fragment(t.shape, t.layout)
 
 
@@ -119,7 +119,7 @@ def reduce_areas(op: ops.Reduce) -> tuple[list[int], int]:
     at, offsets = 0, []
     for v in op.inputs:
         offsets.append(at)
-        at += -(-count * element_of(v.type).bytes // ALIGN) * ALIGN
+        at += align_up(count * element_of(v.type).bytes)
     if needs_flags(src, op.axis):
         offsets.append(at)
         at += align_up(count)

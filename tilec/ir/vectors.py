@@ -9,13 +9,13 @@ from tilec.ir.core import Value
 from tilec.ir.fragment import Fragment
 from tilec.ir.scratch import tile_fragment
 from tilec.ir.swizzle import MAX_ACCESS_BYTES, VectorAccess, vector_width
-from tilec.ir.types import Tensor, pointee_of
+from tilec.ir.types import pointee_of
 
 
 def access_limits(ptr: Value, mask: Value | None, axis: AxisAnalysis, dim: int) -> dict[str, int]:
     """What bounds the elements that one instruction moves along a dimension, by the bound's name:
     they lie side by side, aligned, under one mask."""
-    frag, info, size = pointer_fragment(ptr), axis.get(ptr), pointee_of(ptr.type).bytes
+    frag, info, size = tile_fragment(ptr.type), axis.get(ptr), pointee_of(ptr.type).bytes
     limits = {"size": MAX_ACCESS_BYTES // size,
               "alignment": max(1, info.divisibility[dim] // size)}
     if dim in frag.padded_dims:
@@ -28,7 +28,7 @@ def access_limits(ptr: Value, mask: Value | None, axis: AxisAnalysis, dim: int) 
 
 def widest_access(ptr: Value, mask: Value | None, axis: AxisAnalysis) -> VectorAccess:
     """The widest pieces that pointers, mask and layout allow."""
-    frag = pointer_fragment(ptr)
+    frag = tile_fragment(ptr.type)
     best = VectorAccess(1, tuple(range(frag.num_registers)))
     parts = range(0, frag.num_registers, frag.registers_per_part)
     for dim in range(len(frag.shape)):
@@ -46,9 +46,3 @@ def register_runs(frag: Fragment, dim: int, limit: int) -> VectorAccess:
     """Runs of up to `limit` registers of one part along a dimension."""
     along = frag.linear.sublayout(("register", "lane", "warp"), (f"dim{dim}",))
     return vector_width(along, 8, limit)
-
-
-def pointer_fragment(ptr: Value) -> Fragment:
-    """The fragment of a tile of pointers."""
-    assert isinstance(ptr.type, Tensor)
-    return tile_fragment(ptr.type)

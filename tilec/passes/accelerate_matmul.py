@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from tilec.ir.core import Builder, Module, Op, Value
 from tilec.ir.fragment import storage_shape
 from tilec.ir.layouts import Blocked, DotOperand, Layout, Mma, default_blocked
 from tilec.ir.mma import MIN_SM, THREADS_ALONG_K, MmaInstruction, default_k_width, instruction_of
+from tilec.ir.origins import uses_in_block, walk_back
 from tilec.ir.remarks import remark
 from tilec.ir.types import linear_shape, scalar_of, shape_of, with_layout
 from tilec.passes.base import Pass
@@ -19,6 +19,7 @@ from tilec.passes.layout.edits import convert, legalize, remove_identities
 from tilec.target import DEFAULT, Target
 
 Shape = tuple[int, ...]
+SAME_PLACES = (ops.Elementwise, ops.ConvertLayout)
 
 
 class Choice(NamedTuple):
@@ -130,8 +131,8 @@ def _multiply_adds(shape: Shape, num_warps: int, reason: str) -> Choice:
 def _feeds_rows(op: ops.Dot) -> bool:
     """Whether the result is reduced along its columns, or is operand A of another dot, or the
     dot's own operand A comes from one; in one block, for the sake of what a loop does each turn."""
-    return any(_wants_rows(user, value) for value, user in _elementwise_uses(op.result)) or \
-        _comes_from_dot(op.a)
+    uses = uses_in_block(op.result, SAME_PLACES)
+    return any(_wants_rows(user, value) for value, user in uses) or _comes_from_dot(op.a)
 
 
 def _wants_rows(user: Op, value: Value) -> bool:
@@ -140,31 +141,7 @@ def _wants_rows(user: Op, value: Value) -> bool:
     return isinstance(user, ops.Dot) and user.a is value
 
 
-def _elementwise_uses(value: Value) -> Iterator[tuple[Value, Op]]:
-    """(value, user) for all that is computed element by element from a tile, in its block."""
-    seen, work = {value}, [value]
-    block = value.owner.parent if isinstance(value.owner, Op) else value.owner
-    while work:
-        v = work.pop()
-        for user in v.users:
-            if user.parent is not block:
-                continue
-            yield v, user
-            if isinstance(user, (ops.Elementwise, ops.ConvertLayout)):
-                work += [r for r in user.results if r not in seen]
-                seen.update(user.results)
-
-
 def _comes_from_dot(value: Value) -> bool:
     block = value.op.parent if value.op is not None else None
-    seen, work = {value}, [value]
-    while work:
-        source = work.pop().op
-        if source is None or source.parent is not block:
-            continue
-        if isinstance(source, ops.Dot):
-            return True
-        if isinstance(source, (ops.Elementwise, ops.ConvertLayout)):
-            work += [v for v in source.operands if v not in seen]
-            seen.update(source.operands)
-    return False
+    return any(isinstance(v.op, ops.Dot) for v in walk_back(value, lambda v: (
+        isinstance(v.op, (ops.Dot, *SAME_PLACES)) and v.op.parent is block)))

@@ -11,12 +11,11 @@ from tilec.ir.buffers import buffer_bytes
 from tilec.ir.core import Func, Module, Op, Value
 from tilec.ir.ops.base import ScratchOp
 from tilec.ir.remarks import shown
-from tilec.ir.scratch import scratch_bytes
+from tilec.ir.scratch import ALIGN, align_up, scratch_bytes
 from tilec.ir.types import MemDesc
 from tilec.passes.base import Pass
 from tilec.target import Target
 
-ALIGN = 16
 # Scratch below this total is not reused: overlap would cost barriers and save nothing.
 NO_REUSE_BYTES = 8192
 
@@ -108,7 +107,7 @@ def _place(buffers: list[_Buffer]) -> int:
         for low, high in taken:
             if offset + b.size <= low:
                 break
-            offset = max(offset, -(-high // ALIGN) * ALIGN)
+            offset = max(offset, align_up(high))
         placed.append((b, offset))
         b.op.offset = offset  # type: ignore[attr-defined]
     return max((offset + b.size for b, offset in placed), default=0)

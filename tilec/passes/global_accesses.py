@@ -9,13 +9,12 @@ from functools import cached_property
 from tilec.ir import ops
 from tilec.ir.axis import AxisAnalysis
 from tilec.ir.core import Func, Op, Value
-from tilec.ir.fragment import fragment
+from tilec.ir.ops.base import Rearrange
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.origins import pointer_roots
+from tilec.ir.scratch import tile_fragment
 from tilec.ir.types import Scalar, Tensor, Type, element_of, pointee_of, shape_of
 
-MOVES = (ops.Splat, ops.Broadcast, ops.ExpandDims, ops.Trans, ops.Reshape, ops.ConvertLayout,
-         ops.Hint)
 MAX_DEPTH = 64
 # Scalars and their factors, the least and the greatest of what is added to their sum.
 Affine = tuple[dict[Value, int], int, int]
@@ -185,7 +184,7 @@ class GlobalAccesses:
             return {}, int(op.value), int(op.value)
         if isinstance(op, ops.Arange):
             return {}, op.start, op.end - 1
-        if isinstance(op, MOVES) or isinstance(op, ops.Cast) and _widens(op):
+        if isinstance(op, (Rearrange, ops.Hint)) or isinstance(op, ops.Cast) and _widens(op):
             return self._affine(op.operands[0], depth)
         if not isinstance(op, (ops.Add, ops.Sub, ops.Mul, ops.AddPtr)):
             return None
@@ -202,8 +201,7 @@ def _exclusive(t: Type) -> bool:
     """Whether each element is held by one thread; all threads hold a scalar."""
     if not isinstance(t, Tensor):
         return False
-    assert t.layout is not None
-    masks = fragment(t.shape, t.layout).free_masks
+    masks = tile_fragment(t).free_masks
     return not (masks["lane"] or masks["warp"])
 
 

@@ -99,7 +99,8 @@ class _Inserter:
 
     def _access(self, op: Op, pending: _Pending) -> None:
         outside = self.accesses.of(op) if isinstance(op, MemoryOp) else None
-        if outside is not None and meets_before(op):
+        # All threads meet before a release and after an acquire.
+        if isinstance(op, ops.AtomicRmw) and op.releases:
             pending.outside.clear()
         if pending.shared.conflicts(op) or \
                 outside is not None and any(map(outside.conflicts, pending.outside)):
@@ -108,18 +109,7 @@ class _Inserter:
             pending.clear()
         if outside is not None:
             pending.outside.add(outside)
-        if isinstance(op, ops.AtomicRmw) and meets_after(op):
+        if isinstance(op, ops.AtomicRmw) and op.acquires:
             pending.outside.clear()
         if pending.shared.add(op):
             pending.outside.clear()
-
-
-def meets_before(op: Op) -> bool:
-    """Whether all threads meet before the op's access: a release covers what each of them did."""
-    return isinstance(op, ops.AtomicRmw) and op.sem in ("release", "acq_rel")
-
-
-def meets_after(op: ops.AtomicRmw) -> bool:
-    """Whether all threads meet after the op's access: what follows an acquire follows it in each
-    of them."""
-    return op.sem in ("acquire", "acq_rel")

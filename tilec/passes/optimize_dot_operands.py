@@ -6,8 +6,9 @@ from tilec.ir import ops
 from tilec.ir.core import Builder, Module, Value
 from tilec.ir.layouts import DotOperand
 from tilec.ir.rewriter import Values, pattern, rewrite
-from tilec.ir.types import Tensor, element_of, layout_of, with_layout
+from tilec.ir.types import element_of, layout_of, with_layout
 from tilec.passes.base import Pass
+from tilec.passes.fold import uniform
 
 
 class OptimizeDotOperands(Pass):
@@ -22,15 +23,14 @@ class OptimizeDotOperands(Pass):
 
 
 @pattern(ops.ConvertLayout)
-def convert_before_elementwise(op: ops.ConvertLayout, builder: Builder
-                               ) -> Values | None:
+def convert_before_elementwise(op: ops.ConvertLayout, builder: Builder) -> Values | None:
     """convert(f(%x, splat %s)) --> f(convert(%x), splat %s), for operands of dots: if one tile at
     most needs conversion, and it is no wider than the result."""
     layout, source = layout_of(op.result.type), op.x.op
     if not isinstance(layout, DotOperand) or not isinstance(source, ops.Elementwise) or \
             len(op.x.uses) > 1:
         return None
-    tiles = [v for v in dict.fromkeys(source.operands) if not _anywhere(v)]
+    tiles = [v for v in dict.fromkeys(source.operands) if not uniform(v)]
     if len(tiles) != 1 or element_of(tiles[0].type).bits > element_of(op.x.type).bits:
         return None
     mapping: dict[Value, Value] = {}
@@ -44,11 +44,6 @@ def convert_before_elementwise(op: ops.ConvertLayout, builder: Builder
     moved = builder.insert(source.clone(mapping))
     moved.results[0].type = op.result.type
     return moved.results
-
-
-def _anywhere(value: Value) -> bool:
-    """Whether a tile is free in any layout."""
-    return isinstance(value.type, Tensor) and isinstance(value.op, (ops.Splat, ops.Constant))
 
 
 PATTERNS = (convert_before_elementwise,)

@@ -41,8 +41,9 @@ class Pipeline(Pass):
     def run(self, module: Module) -> None:
         for func in module.funcs:
             for loop in reversed([op for op in func.walk() if isinstance(op, ops.For)]):
-                loads = [op for op in loop.body if isinstance(op, ops.Load) and op.stage >= 0]
-                if loop.num_stages > 1 and loads:
+                loads = [op for op in loop.body
+                         if isinstance(op, ops.Load) and 0 <= op.stage < loop.num_stages - 1]
+                if loads:
                     _Expander(loop, loads).run()
                 loop.num_stages = 0
 
@@ -62,10 +63,6 @@ class _Group:
     buffers: list[Value] = field(default_factory=list)
     state: dict[int, Value] = field(default_factory=dict)
 
-    @property
-    def slots(self) -> int:
-        return self.distance + 1
-
 
 class _Expander:
     def __init__(self, loop: ops.For, loads: list[ops.Load]) -> None:
@@ -73,19 +70,20 @@ class _Expander:
         distances: dict[int, list[ops.Load]] = {}
         for load in loads:
             distances.setdefault(loop.num_stages - 1 - load.stage, []).append(load)
-        self.groups = [_Group(d, of) for d, of in sorted(distances.items(), reverse=True) if d > 0]
+        self.groups = [_Group(d, of) for d, of in sorted(distances.items(), reverse=True)]
         self.step = int(constant(loop.step) or 1)
         self.before = Builder(before=loop, loc=loop.loc)
 
     def run(self) -> None:
         for group in self.groups:
             found = ahead_slice(self.loop, [v for x in group.loads for v in x.operands[:2]])
-            assert found is not None, "the schedule names a load whose address cannot run ahead"
+            if found is None:
+                raise group.loads[0].fail("its address cannot be computed ahead, but has a stage")
             group.slice, group.carried = found[0], sorted(found[1])
             group.state = {i: self.loop.init[i] for i in group.carried}
             for load in group.loads:
-                buffer = self.before.emit(ops.AllocShared(types=[buffer_type(load, group.slots)],
-                                                          loc=load.loc))
+                t = buffer_type(load, group.distance + 1)
+                buffer = self.before.emit(ops.AllocShared(types=[t], loc=load.loc))
                 buffer.name = load.result.name
                 group.buffers.append(buffer)
         self.prologue()
@@ -100,39 +98,32 @@ class _Expander:
             for group in self.groups:
                 ahead = tick - (furthest - group.distance)
                 if ahead >= 0:
-                    index = self.iteration(self.before, self.loop.lo, ahead)
-                    runs = self.in_range(self.before, self.loop.lo, ahead)
-                    self.copies(self.before, group, index, runs, group.state,
-                                self.number(self.before, ahead, i32), -1)
+                    self.copies(self.before, group, ahead)
             self.before.insert(ops.AsyncCommit())
 
     def steady(self) -> None:
-        loop, body = self.loop, self.loop.body
-        slots = {g.distance: self.carry(self.number(self.before, 0, i32)) for g in self.groups}
-        ahead = {g.distance: {i: self.carry(v) for i, v in g.state.items()} for g in self.groups}
+        body = self.loop.body
         # Everything new goes before the commit, which nothing removes, unlike the loads.
-        commit = Builder(before=body.first, loc=loop.loc).insert(ops.AsyncCommit())
-        top = Builder(before=commit, loc=loop.loc)
+        commit = Builder(before=body.first, loc=self.loop.loc).insert(ops.AsyncCommit())
+        top = Builder(before=commit, loc=self.loop.loc)
         top.insert(ops.AsyncWait(pending=self.groups[-1].distance - 1))
-        nexts: list[Value] = []
-        carried_on: list[Value] = []
+        yields: list[Value] = []
         for group in self.groups:
-            slot, last = slots[group.distance], self.number(top, group.distance, i32)
+            slot = self.carry(self.number(self.before, 0, i32))
+            group.state = {i: self.carry(v) for i, v in group.state.items()}
+            last = self.number(top, group.distance, i32)
             zero, one = self.number(top, 0, i32), self.number(top, 1, i32)
             # The slot that the iteration before this one read is free: it is slot - 1.
             free = top.emit(ops.Select(top.emit(ops.Cmp(slot, zero, predicate="eq")), last,
                                        top.emit(ops.Sub(slot, one))))
-            state = ahead[group.distance]
-            index = self.iteration(top, body.args[0], group.distance)
-            runs = self.in_range(top, body.args[0], group.distance)
-            self.copies(top, group, index, runs, state, free, group.distance)
-            carried_on += [state[i] for i in group.carried]
+            self.copies(top, group, group.distance, free)
             for load, buffer in zip(group.loads, group.buffers):
                 self.replace(load, buffer, slot)
-            nexts.append(top.emit(ops.Select(top.emit(ops.Cmp(slot, last, predicate="eq")), zero,
-                                             top.emit(ops.Add(slot, one)))))
+            yields.append(top.emit(ops.Select(top.emit(ops.Cmp(slot, last, predicate="eq")), zero,
+                                              top.emit(ops.Add(slot, one)))))
+            yields += group.state.values()
         end = body.terminator
-        end.set_operands([*end.operands, *nexts, *carried_on])
+        end.set_operands([*end.operands, *yields])
 
     def carry(self, init: Value) -> Value:
         """A new carried value of the loop; what it yields is for the caller to append."""
@@ -141,11 +132,17 @@ class _Expander:
         loop.results.append(Value(init.type, loop, len(loop.results)))
         return loop.body.add_arg(init.type)
 
-    def copies(self, builder: Builder, group: _Group, index: Value, runs: Value,
-               state: dict[int, Value], slot: Value, ahead: int) -> None:
-        """Start the copies of one iteration and move `state` on to the next one's."""
-        body = self.loop.body
-        values = {body.args[0]: index} | {body.args[i + 1]: v for i, v in state.items()}
+    def copies(self, builder: Builder, group: _Group, ahead: int, slot: Value | None = None
+               ) -> None:
+        """Start the copies of the iteration `ahead` later and move the state on to the next one's.
+
+        slot: of the buffers. None: before the loop, from whose first iteration on `ahead` counts.
+        """
+        body, index = self.loop.body, self.loop.lo if slot is None else self.loop.body.args[0]
+        later = builder.emit(ops.Add(index, self.number(builder, ahead * self.step, index.type)))
+        runs = self.in_range(builder, index, ahead)
+        to = self.number(builder, ahead, i32) if slot is None else slot
+        values = {body.args[0]: later} | {body.args[i + 1]: v for i, v in group.state.items()}
         for op in group.slice:
             builder.insert(op.clone(values))
         for load, buffer in zip(group.loads, group.buffers):
@@ -153,32 +150,29 @@ class _Expander:
             mask = builder.emit(ops.Splat(runs, types=[with_element(ptr.type, i1)]))
             if load.mask is not None:
                 mask = builder.emit(ops.And(values.get(load.mask, load.mask), mask))
-            where = builder.emit(ops.MemdescIndex(buffer, slot, ahead=ahead, loc=load.loc))
+            where = builder.emit(ops.MemdescIndex(buffer, to, ahead=-1 if slot is None else ahead,
+                                                   loc=load.loc))
             builder.insert(ops.AsyncCopy(ptr, where, mask, loc=load.loc))
         end = body.terminator
         for i in group.carried:
             value = end.operands[i]
-            state[i] = values.get(value, value)
+            group.state[i] = values.get(value, value)
 
     def replace(self, load: ops.Load, buffer: Value, slot: Value) -> None:
         """Users of the load read the buffer; a dot's operand in the layout that the dot wants."""
-        where = Builder(before=load, loc=load.loc).emit(ops.MemdescIndex(buffer, slot, ahead=0))
-        for convert in [u for u in load.result.users if operand_layout_of(u) is not None]:
-            view, last = where, convert
-            if isinstance(convert, ops.Trans):
-                view = Builder(before=convert, loc=load.loc).emit(
-                    ops.MemdescTrans(where, order=convert.order))
-                last = convert.result.users[0]
-            read = ops.SharedLoad(view, types=[last.results[0].type], loc=load.loc)
-            assert last.parent is not None
-            last.parent.insert(read, last)
-            last.replace_by(read.results)
-            if last is not convert:
-                convert.erase()
+        here = Builder(before=load, loc=load.loc)
+        where = here.emit(ops.MemdescIndex(buffer, slot, ahead=0))
+        for user, convert in dot_reads(load):
+            view = where
+            if isinstance(user, ops.Trans):
+                view = Builder(before=user, loc=load.loc).emit(
+                    ops.MemdescTrans(where, order=user.order))
+            read = ops.SharedLoad(view, types=[convert.result.type])
+            convert.replace_by([Builder(before=convert, loc=load.loc).emit(read)])
+            if user is not convert:
+                user.erase()
         if load.result.uses:
-            read = ops.SharedLoad(where, types=[load.result.type], loc=load.loc)
-            load.parent.insert(read, load)  # type: ignore[union-attr]
-            load.result.replace_by(read.result)
+            load.result.replace_by(here.emit(ops.SharedLoad(where, types=[load.result.type])))
         load.erase()
 
     # -- scalars --------------------------------------------------------------------------
@@ -186,35 +180,35 @@ class _Expander:
     def number(self, builder: Builder, value: int, t: Type) -> Value:
         return builder.emit(ops.Constant(value=value, types=[t]))
 
-    def iteration(self, builder: Builder, index: Value, ahead: int) -> Value:
-        """The loop's index, `ahead` iterations later."""
-        return builder.emit(ops.Add(index, self.number(builder, ahead * self.step, index.type)))
-
     def in_range(self, builder: Builder, index: Value, ahead: int) -> Value:
         """Whether the loop has an iteration `ahead` iterations after `index`, which is that of an
         iteration or the lower bound. The difference may not fit a signed integer."""
-        hi = self.loop.hi
-        starts = None if index is self.loop.body.args[0] else \
-            builder.emit(ops.Cmp(index, hi, predicate="lt"))
-        if not ahead:
-            assert starts is not None
-            return starts
-        t = scalar_of(index.type)
-        wide = t if not t.is_signed else SCALARS[f"u{t.bits}"]
-        left = builder.emit(ops.Sub(hi, index))
-        if wide is not t:
-            left = builder.emit(ops.Bitcast(left, types=[wide]))
-        more = builder.emit(ops.Cmp(left, self.number(builder, ahead * self.step, wide),
-                                    predicate="gt"))
-        return more if starts is None else builder.emit(ops.And(starts, more))
+        hi, tests = self.loop.hi, []
+        if index is self.loop.lo:
+            tests.append(builder.emit(ops.Cmp(index, hi, predicate="lt")))
+        if ahead:
+            t = scalar_of(index.type)
+            wide = t if not t.is_signed else SCALARS[f"u{t.bits}"]
+            left = builder.emit(ops.Sub(hi, index))
+            if wide is not t:
+                left = builder.emit(ops.Bitcast(left, types=[wide]))
+            tests.append(builder.emit(ops.Cmp(
+                left, self.number(builder, ahead * self.step, wide), predicate="gt")))
+        return tests[0] if len(tests) == 1 else builder.emit(ops.And(*tests))
 
 
-def operand_layout_of(user: Op) -> DotOperand | None:
-    """The dot operand layout that a user of a load leads to, directly or through a transpose."""
-    if isinstance(user, ops.Trans) and len(user.result.uses) == 1:
-        user = user.result.users[0]
-    layout = layout_of(user.results[0].type) if isinstance(user, ops.ConvertLayout) else None
-    return layout if isinstance(layout, DotOperand) else None
+def dot_reads(load: ops.Load) -> list[tuple[Op, ops.ConvertLayout]]:
+    """Users of a load that lead to a dot's operand, directly or through a transpose, each with the
+    conversion to the operand's layout."""
+    found = []
+    for user in load.result.users:
+        convert: Op = user
+        if isinstance(user, ops.Trans) and len(user.result.uses) == 1:
+            convert = user.result.users[0]
+        if isinstance(convert, ops.ConvertLayout) and \
+                isinstance(layout_of(convert.result.type), DotOperand):
+            found.append((user, convert))
+    return found
 
 
 def buffer_type(load: ops.Load, slots: int) -> MemDesc:
@@ -222,14 +216,14 @@ def buffer_type(load: ops.Load, slots: int) -> MemDesc:
     t = load.result.type
     assert isinstance(t, Tensor) and isinstance(t.element, Scalar) and t.layout is not None
     order = t.layout.order if isinstance(t.layout, Blocked) else tuple(reversed(range(t.rank)))
-    readers = [reader_layout(u) for u in load.result.users if operand_layout_of(u) is not None]
+    readers = [reader_layout(*read) for read in dot_reads(load)]
     layout = operand_layout(t.shape, t.element, order, tuple(readers or [t.layout]), t.layout)
     return MemDesc((slots, *t.shape), t.element, layout)
 
 
-def reader_layout(user: Op) -> Layout:
+def reader_layout(user: Op, convert: ops.ConvertLayout) -> Layout:
     """In which layout of the loaded tile a dot reads it."""
-    layout = operand_layout_of(user)
+    layout = layout_of(convert.result.type)
     assert layout is not None
     if not isinstance(user, ops.Trans):
         return layout

@@ -18,7 +18,7 @@ from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.scratch import move_plan
 from tilec.ir.types import Tensor, layout_of, shape_of, with_layout
 from tilec.passes.base import Pass
-from tilec.passes.layout.edits import fits, legalize, remove_identities
+from tilec.passes.layout.edits import convert, fits, legalize, remove_identities
 from tilec.passes.layout.rules import forward_rule, needs_rule
 
 ANCHORS = (ops.Load, ops.Store, ops.AtomicRmw, ops.Dot)
@@ -73,9 +73,9 @@ class _Propagation:
                     if layout is not None:
                         weight = DOT_WEIGHT if isinstance(op, ops.Dot) else 1
                         self.reach(r, layout, weight * prod(shape_of(r.type)))
-                for v in op.operands[:1] + op.operands[2:] if isinstance(op, MemoryOp) else ():
-                    layout = layout_of(v.type)
-                    if isinstance(v.op, ops.ConvertLayout) and layout is not None:
+                for v in (op.ptr, op.mask) if isinstance(op, MemoryOp) else ():
+                    layout = layout_of(v.type) if v is not None else None
+                    if v is not None and isinstance(v.op, ops.ConvertLayout) and layout is not None:
                         for arg, wanted in carried_sources(v.op.x, layout):
                             self.reach(arg, wanted, prod(shape_of(arg.type)))
         while self.work:
@@ -252,11 +252,7 @@ def _copy_in(value: Value, layout: Layout, operands: dict[Value, Value]) -> Valu
 
 
 def _convert_after(value: Value, layout: Layout) -> Value:
-    block: Block | None = value.owner if isinstance(value.owner, Block) else value.owner.parent
-    assert block is not None
-    where = block.first if isinstance(value.owner, Block) else value.owner.next
-    builder = Builder(before=where) if where is not None else Builder(block)
-    builder.loc = value.owner.loc if isinstance(value.owner, Op) else builder.loc
-    out = builder.emit(ops.ConvertLayout(value, types=[with_layout(value.type, layout)]))
-    out.name = value.name
-    return out
+    owner = value.owner
+    if isinstance(owner, Block):
+        return convert(value, layout, Builder(owner, owner.first))
+    return convert(value, layout, Builder(owner.parent, owner.next, owner.loc))

@@ -9,17 +9,17 @@ from __future__ import annotations
 from tilec.ir import ops
 from tilec.ir.axis import AxisAnalysis
 from tilec.ir.buffers import can_async_copy
-from tilec.ir.core import Func, Module, Op
+from tilec.ir.core import Func, Module
+from tilec.ir.ops.base import Rearrange
 from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.origins import uses_in_block
 from tilec.ir.remarks import remark
-from tilec.ir.types import Tensor
+from tilec.ir.types import Tensor, scalar_of
 from tilec.passes.base import Pass
 from tilec.passes.fold import constant
 from tilec.passes.global_accesses import GlobalAccesses
 from tilec.passes.pipeline import ahead_slice, buffer_type
 from tilec.target import Target
-
-FEEDS = (ops.Elementwise, ops.ConvertLayout, ops.Trans, ops.Reshape, ops.Broadcast, ops.ExpandDims)
 
 
 class Schedule(Pass):
@@ -48,13 +48,13 @@ class _Scheduler:
         self.loop.num_stages = 0
         if not loads or stages < 2:
             return
-        reason = self.loop_obstacle()
+        reason = self.loop_obstacle(stages)
         if reason:
             remark(self.loop, "pipeline", f"not pipelined: {reason}")
             return
         accesses, axis = GlobalAccesses(self.func), AxisAnalysis(self.func)
         for load in loads:
-            reason = self.load_obstacle(load, axis) or self.written(load, accesses)
+            reason = self.load_obstacle(load, axis, accesses)
             if reason:
                 remark(load, "pipeline", f"this load is not pipelined: {reason}")
             else:
@@ -63,7 +63,7 @@ class _Scheduler:
         if self.loop.num_stages:
             remark(self.loop, "pipeline", f"pipelined with {stages} stages", stages=stages)
 
-    def loop_obstacle(self) -> str:
+    def loop_obstacle(self, stages: int) -> str:
         """Why nothing in this loop can start early, or an empty string."""
         target = self.module.attributes.get("target")
         step = constant(self.loop.step)
@@ -71,11 +71,16 @@ class _Scheduler:
             return f"{target} has no asynchronous copies"
         if step is None or step <= 0:
             return "its step is not a positive constant"
+        index = scalar_of(self.loop.lo.type)
+        if int(step) * (stages - 1) >= 1 << (index.bits - 1):
+            return f"{stages - 1} steps ahead is more than an {index} holds"
         if any(isinstance(op, ops.Barrier) for op in self.loop.walk()):
             return "it has a debug_barrier, across which nothing moves"
+        if any(isinstance(op, ops.AtomicRmw) and op.acquires for op in self.loop.walk()):
+            return "it has an atomic that acquires, before which no load may start"
         return ""
 
-    def load_obstacle(self, load: ops.Load, axis: AxisAnalysis) -> str:
+    def load_obstacle(self, load: ops.Load, axis: AxisAnalysis, accesses: GlobalAccesses) -> str:
         """Why this load cannot be an asynchronous copy that starts early, or an empty string."""
         if not isinstance(load.ptr.type, Tensor):
             return "it is a scalar"
@@ -87,28 +92,14 @@ class _Scheduler:
             return "its address depends on something that is not computed ahead, as a load"
         if not can_async_copy(load.ptr, load.mask, axis, buffer_type(load, 2).layout):
             return "a thread has less than 4 bytes side by side to copy"
-        return ""
-
-    def written(self, load: ops.Load, accesses: GlobalAccesses) -> str:
-        """Why the loop's writes may change what the load reads, or an empty string."""
         for op in self.loop.walk():
-            if isinstance(op, MemoryOp) and "write" in op.effects and op is not load and \
+            if isinstance(op, MemoryOp) and "write" in op.effects and \
                     accesses.crosses(load, op, self.loop):
                 return f"the loop may write to what it reads, at {op.loc}"
         return ""
 
 
-def feeds_dot(load: Op) -> bool:
+def feeds_dot(load: ops.Load) -> bool:
     """Whether a value made of the load is an operand of a dot in the same block."""
-    work, seen = list(load.results), set(load.results)
-    while work:
-        value = work.pop()
-        for user, index in value.uses:
-            if user.parent is not load.parent:
-                continue
-            if isinstance(user, ops.Dot) and index < 2:
-                return True
-            if isinstance(user, FEEDS):
-                work += [r for r in user.results if r not in seen]
-                seen.update(user.results)
-    return False
+    return any(isinstance(user, ops.Dot) and value in user.operands[:2]
+               for value, user in uses_in_block(load.result, (ops.Elementwise, Rearrange)))

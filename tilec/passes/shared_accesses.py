@@ -41,8 +41,7 @@ class Place:
 
     def entering(self) -> Place:
         """Seen from the first iteration of a loop."""
-        return replace(self, stage=None, moving=False) if self.moving else \
-            self if self.stage is None else replace(self, moving=True)
+        return self.leaving() if self.moving or self.stage is None else replace(self, moving=True)
 
     def leaving(self) -> Place:
         """Seen from after the loop: nobody knows how often it went round."""

@@ -11,14 +11,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilec import sim
 from tilec.codegen.lower import symbol
 from tilec.errors import TilecError
-from tilec.interp.run import run as interpret
 from tilec.ir import ops
 from tilec.ir.core import Module
 from tilec.ir.ops.base import ScratchOp
-from tilec.tools.run import pick
+from tilec.tools.run import execute
 
 
 @dataclass(frozen=True)
@@ -36,13 +34,8 @@ class Case:
         """The arguments after a run of a module or of PTX; what it prints is dropped."""
         mine = [a.copy() if isinstance(a, np.ndarray) else a for a in self.arrays]
         with contextlib.redirect_stdout(io.StringIO()):
-            if isinstance(content, Module):
-                name = pick(self.func, [f.name for f in content.funcs])
-                interpret(content, name, mine, self.grid, self.seed)
-            else:
-                parsed = sim.parse(content)
-                name = pick(self.func and symbol(self.func), list(parsed.kernels))
-                sim.run(parsed, name, mine, self.grid, shared_bytes=shared, seed=self.seed)
+            name = self.func if isinstance(content, Module) else self.func and symbol(self.func)
+            execute(content, name, mine, self.grid, seed=self.seed, shared=shared)
         return mine
 
     def change(self, want: Sequence[Any], content: Module | str, shared: int = 0) -> str:

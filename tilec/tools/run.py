@@ -93,19 +93,29 @@ def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: i
         if level is not None:
             _lower(module, chosen, level, made)
         if level != "ptx":
-            interpret(module, pick(func, [f.name for f in module.funcs]), arrays, extents, seed)
+            execute(module, func, arrays, extents, seed=seed)
             return
         text, func = made.ptx, func and symbol(func)
         shared = made.shared if shared is None else shared
     elif path.suffix == ".ll":
         text = emit_ptx(text, chosen, isolated=True)
     try:
-        parsed = sim.parse(text)
-        sim.run(parsed, pick(func, list(parsed.kernels)), arrays, extents, threads,
-                shared_bytes=chosen.max_shared if shared is None else shared, seed=seed)
+        execute(text, func, arrays, extents, seed=seed, threads=threads,
+                shared=chosen.max_shared if shared is None else shared)
     except SimulatorError as e:
         e.message = f"{path}: {e.message}"
         raise
+
+
+def execute(content: Module | str, func: str, arrays: Sequence[Any], grid: tuple[int, int, int], *,
+            seed: int | None = None, threads: int | None = None, shared: int = 0) -> None:
+    """Run a module, or PTX, on `arrays`, in place. Raises TilecError."""
+    if isinstance(content, Module):
+        interpret(content, pick(func, [f.name for f in content.funcs]), arrays, grid, seed)
+    else:
+        parsed = sim.parse(content)
+        sim.run(parsed, pick(func, list(parsed.kernels)), arrays, grid, threads,
+                shared_bytes=shared, seed=seed)
 
 
 def _lower(module: Module, target: Target, level: str, made: Compiled) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilec.ir.core import Op, attr
+from tilec.ir.core import Op, Value, attr, operand
 from tilec.ir.types import Type
 
 
@@ -23,3 +23,9 @@ class ExplicitType(Op):
         if self.given_types is None or len(self.given_types) != 1:
             raise self.fail("needs exactly one result type")
         return self.given_types[0]
+
+
+class Rearrange(Op):
+    """Base of ops each of whose elements is one of `x`, unchanged."""
+
+    x: Value = operand()

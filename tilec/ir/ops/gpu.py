@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from tilec.ir.core import Op, Value, attr, operand
 from tilec.ir.fragment import shared_tile
 from tilec.ir.layout_base import SharedLayout
-from tilec.ir.ops.base import ExplicitType, ScratchOp
+from tilec.ir.ops.base import ExplicitType, Rearrange, ScratchOp
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.types import MemDesc, Tensor, Type, i32
 
 
-class ConvertLayout(ScratchOp, ExplicitType, name="gpu.convert_layout"):
+class ConvertLayout(Rearrange, ScratchOp, ExplicitType, name="gpu.convert_layout"):
     """The same tile under another layout."""
-
-    x: Value = operand()
 
     def infer(self) -> Sequence[Type]:
         src, dst = self.x.type, self.given()

@@ -78,6 +78,16 @@ class AtomicRmw(ScratchOp, MemoryOp, name="tile.atomic_rmw", effects={"read", "w
     sem: str = attr(str, "acq_rel", choices=("relaxed", "acquire", "release", "acq_rel"))
     scope: str = attr(str, "gpu", choices=("cta", "gpu", "sys"))
 
+    @property
+    def acquires(self) -> bool:
+        """Whether what follows it, in every thread, stays behind it."""
+        return self.sem in ("acquire", "acq_rel")
+
+    @property
+    def releases(self) -> bool:
+        """Whether what precedes it, in every thread, stays before it."""
+        return self.sem in ("release", "acq_rel")
+
     def infer(self) -> Sequence[Type]:
         t = self._access(self.value)
         element = element_of(t)

@@ -15,7 +15,7 @@ from tilec.ir.layouts import (
     slice_of,
     transpose,
 )
-from tilec.ir.ops.base import ExplicitType, ScratchOp
+from tilec.ir.ops.base import ExplicitType, Rearrange, ScratchOp
 from tilec.ir.types import (
     Element,
     Scalar,
@@ -86,10 +86,8 @@ class Arange(Op, name="tile.arange"):
         return (Tensor((self.end - self.start,), i32),)
 
 
-class Splat(ExplicitType, name="tile.splat"):
+class Splat(Rearrange, ExplicitType, name="tile.splat"):
     """A tile filled with a scalar."""
-
-    x: Value = operand()
 
     def infer(self) -> Sequence[Type]:
         t = self.given()
@@ -98,10 +96,8 @@ class Splat(ExplicitType, name="tile.splat"):
         return (t,)
 
 
-class Broadcast(ExplicitType, name="tile.broadcast"):
+class Broadcast(Rearrange, ExplicitType, name="tile.broadcast"):
     """Repeat along dimensions of extent 1; the layout stays."""
-
-    x: Value = operand()
 
     def infer(self) -> Sequence[Type]:
         src, dst = self.x.type, self.given()
@@ -118,10 +114,9 @@ def _axis(op: Op, axis: int, rank: int) -> None:
         raise op.fail(f"axis {axis} is not in 0..{rank - 1}")
 
 
-class ExpandDims(Op, name="tile.expand_dims"):
+class ExpandDims(Rearrange, name="tile.expand_dims"):
     """Insert a dimension of extent 1 at `axis`. The operand's layout is the result's, sliced."""
 
-    x: Value = operand()
     axis: int = attr(int)
 
     def infer(self) -> Sequence[Type]:
@@ -142,10 +137,8 @@ class ExpandDims(Op, name="tile.expand_dims"):
                 raise self.fail(f"operand is {src}, expected layout {want}")
 
 
-class Reshape(ScratchOp, ExplicitType, name="tile.reshape"):
+class Reshape(Rearrange, ScratchOp, ExplicitType, name="tile.reshape"):
     """The same elements in row-major order under another shape."""
-
-    x: Value = operand()
 
     def infer(self) -> Sequence[Type]:
         src, dst = self.x.type, self.given()
@@ -155,10 +148,9 @@ class Reshape(ScratchOp, ExplicitType, name="tile.reshape"):
         return (dst,)
 
 
-class Trans(Op, name="tile.trans"):
+class Trans(Rearrange, name="tile.trans"):
     """Permute dimensions: result dimension i is operand dimension order[i]."""
 
-    x: Value = operand()
     order: tuple[int, ...] = attr(tuple)
 
     def infer(self) -> Sequence[Type]:

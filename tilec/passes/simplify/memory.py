@@ -22,7 +22,8 @@ def mask_true(op: MemoryOp, builder: Builder) -> Values | None:
 def mask_false(op: MemoryOp, builder: Builder) -> Values | None:
     """load(p, false, other) -> other; atomics, and loads without other -> zeros, which stand for
     poison; store(p, x, false) -> nothing"""
-    if op.mask is None or not is_false(op.mask) or isinstance(op, ops.Load) and op.volatile:
+    if op.mask is None or not is_false(op.mask) or isinstance(op, ops.AsyncCopy) or \
+            isinstance(op, ops.Load) and op.volatile:
         return None
     if isinstance(op, ops.Store):
         op.erase()
