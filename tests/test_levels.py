@@ -293,6 +293,29 @@ def test_control_flow(stride, warps, rng) -> None:
 
 
 @tilec.jit
+def trips_kernel(bounds_ptr, o_ptr, step, STEP: tl.constexpr):
+    lo, hi = tl.load(bounds_ptr), tl.load(bounds_ptr + 1)
+    count, last = 0, lo
+    for i in range(lo, hi, STEP):
+        count += 1
+        last = i
+    for _ in range(lo, hi, step):
+        count += 100
+    tl.store(o_ptr, count)
+    tl.store(o_ptr + 1, last.to(tl.int32))
+
+
+@pytest.mark.parametrize(("dtype", "lo", "hi", "step"), [
+    (np.int32, 1 - 2**31, 2**31 - 1, 2**30), (np.int32, -2**31, 2**31 - 1, 2**31 - 1),
+    (np.int32, -5, 9, 4), (np.int32, 7, -7, 2), (np.int64, 1 - 2**63, 2**63 - 1, 2**62),
+    (np.uint32, 0, 2**32 - 1, 2**30), (np.uint32, 0, 2**32 - 1, 1431655766)])
+def test_loops_whose_index_wraps(dtype, lo, hi, step) -> None:
+    out = np.zeros(2, np.int32)
+    bounds = np.array([lo, hi], dtype)
+    check(trips_kernel, [bounds, out, step], (1,), {"STEP": step}, warps=1)
+
+
+@tilec.jit
 def atomic_kernel(x_ptr, bins_ptr, old_ptr, n, B: tl.constexpr):
     offs = tl.program_id(0) * B + tl.arange(0, B)
     mask = offs < n

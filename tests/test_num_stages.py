@@ -103,6 +103,53 @@ def test_iterations_past_the_end_do_not_wrap_around(rng) -> None:
 
 
 @tilec.jit
+def searched(x_ptr, o_ptr, n, B: tl.constexpr, S: tl.constexpr):
+    offs = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for i in tl.range(0, n, num_stages=S):
+        j = n
+        while j != i:
+            j -= 1
+        total += tl.load(x_ptr + j * B + offs)
+    tl.store(o_ptr + offs, total)
+
+
+def test_loops_do_not_run_ahead(rng) -> None:
+    """The one in here ends for none of the iterations past the last."""
+    x = rng.integers(-9, 9, (3, 128)).astype(np.float32)
+    args = {"x_ptr": x, "o_ptr": np.zeros(128, np.float32), "n": 3}
+    *_, got = same_bits(searched, args, {"B": 128}, 0, stages="S")
+    np.testing.assert_array_equal(got, x.sum(0))
+
+
+@tilec.jit
+def strides(x_ptr, o_ptr, lo, hi, STEP: tl.constexpr, B: tl.constexpr, S: tl.constexpr):
+    offs = tl.arange(0, B)
+    total, at = tl.zeros((B,), tl.float32), x_ptr + offs
+    for _ in tl.range(lo, hi, STEP, num_stages=S):
+        total += tl.load(at)
+        at += B
+    tl.store(o_ptr + offs, total)
+
+
+@pytest.mark.parametrize(("lo", "hi", "step"), [
+    (2**31 - 18, 2**31 - 1, 2**30), (1 - 2**31, 2**31 - 1, 2**30), (3, 35, 2**31 - 1),
+    (1 - 2**63, 2**63 - 1, 2**61)])
+def test_large_steps(lo, hi, step, rng) -> None:
+    """Some steps ahead may be more than an index holds; one that wraps may come to the start."""
+    x = rng.integers(-9, 9, (8, 128)).astype(np.float32)
+    want = x[:len(range(lo, hi, step))].sum(0)
+    for n in (1, 2, 4):
+        out = np.zeros(128, np.float32)
+        args = {"x_ptr": x, "o_ptr": out, "lo": lo, "hi": hi}
+        made = strides.warmup(*args.values(), grid=(1,), target="sm_80", STEP=step, B=128, S=n)
+        for level in ("tile", "gpu", "lowered", "ptx"):
+            out[:] = 0
+            made.run(args, (1,), level=level, seed=n)
+            np.testing.assert_array_equal(out, want, f"{level}, {n} stages")
+
+
+@tilec.jit
 def nested(a_ptr, b_ptr, w_ptr, o_ptr, tiles, K, BM: tl.constexpr, BK: tl.constexpr,
            S: tl.constexpr):
     """Both loops run ahead: the outer one's weights, the inner one's operands."""

@@ -300,12 +300,14 @@ def test_python_files(tmp_path, capsys, monkeypatch):
     plant(monkeypatch, Combine, swap_operands)
     assert tool.main([kernel, signature, *more]) == 1
     assert "pass `combine` changes the result" in capsys.readouterr().out
+    (tmp_path / "binary.tir").write_bytes(b"\xff\xfe")
     for arguments, message in [
         ([kernel, *more], "needs its --signature"),
         ([kernel + "k", signature, *more], "has no kernel `kk`"),
         ([kernel, "--signature=*fp32", *more], "`out_ptr` is not given"),
         ([f"{tmp_path}/k.ptx", *more], "expected a .tir file or FILE.py:KERNEL"),
         ([f"{tmp_path}/k.tir", *more], "No such file"),
+        ([f"{tmp_path}/binary.tir", *more], "can't decode byte 0xff"),
     ]:
         assert tool.main(arguments) == 2
         error = capsys.readouterr().err

@@ -159,6 +159,8 @@ def test_errors_of_files(files, tmp_path, capsys):
         return capsys.readouterr().err
 
     assert "No such file" in error("missing.tir")
+    (tmp_path / "binary.ptx").write_bytes(b"\xff\xfe")
+    assert "can't decode byte 0xff" in error("binary.ptx")
     assert "expected a .tir, .ll or .ptx file" in error("k.cubin", "x")
     assert "--level is for .tir files" in error("k.ptx", "x", "--level=ptx")
     tile = files["tile"].read_text()

@@ -14,6 +14,7 @@ from tilec.ir.core import Block, Value
 from tilec.ir.types import scalar_of
 
 _AXES = "xyz"
+_SMALL_STEP = 1 << 16
 
 
 @lower(ops.ProgramId)
@@ -150,55 +151,36 @@ def _check(cg: CodeGen, held: Sequence[Reg | Tile], forms: Sequence[Form]
 @lower(ops.For)
 def _for(cg: CodeGen, op: ops.For) -> None:
     lo, hi, step = (cg.scalar(v) for v in (op.lo, op.hi, op.step))
-    e, counts = cg.e, _counts(cg, op)
+    e, known = cg.e, cg.axis.get(op.step).constant
+    sign = "s" if scalar_of(op.lo.type).is_signed else "u"
     iv, *args = op.body.args
-    left = Value(op.lo.type, op.body, len(op.body.args))
+    if known is None:
+        hi = e.select(e.compare(sign + "gt", step, e.const(0, step.elem)), hi, lo)
+    elif known <= 0:
+        hi = lo
+    start = cg.axis.get(op.lo).constant
+    # By ones, no index is passed over. A signed one that wraps is negative: below such a start, and
+    # after a small step below all but those at the very end of the type. Else it stops at `hi`,
+    # which costs registers, as it hides from LLVM that the index grows by the step.
+    wraps_below = sign == "s" and known is not None and (
+        known < _SMALL_STEP or start is not None and start >= 0)
 
     def test() -> Reg:
-        if counts:
-            return e.compare("ne", cg.scalar(left), e.const(0, lo.elem))
-        inside = e.compare(_sign(op) + "lt", cg.scalar(iv), hi)
-        if cg.axis.get(op.step).constant == 1:
+        inside = e.compare(sign + "lt", cg.scalar(iv), hi)
+        if known == 1 or not wraps_below:
             return inside
         return e.binary("and", inside, e.compare("sge", cg.scalar(iv), lo))
 
     def body() -> list[Reg | Tile]:
         yielded = cg.block(op.body)
-        down = [e.binary("sub", cg.scalar(left), e.const(1, lo.elem))] if counts else []
-        return [*down, e.binary("add", cg.scalar(iv), step), *(cg.env[v] for v in yielded)]
+        after = e.binary("add", cg.scalar(iv), step)
+        if known != 1 and not wraps_below:
+            after = e.select(e.compare(sign + "gt", after, cg.scalar(iv)), after, hi)
+        return [after, *(cg.env[v] for v in yielded)]
 
-    trips = [_trips(cg, op, lo, hi, step)] if counts else []
-    _loop(cg, "for", [*trips, lo, *(cg.env[v] for v in op.init)],
-          [left, *op.body.args] if counts else op.body.args, test, body)
+    _loop(cg, "for", [lo, *(cg.env[v] for v in op.init)], op.body.args, test, body)
     for result, arg in zip(op.results, args, strict=True):
         cg.env[result] = cg.env[arg]
-
-
-def _counts(cg: CodeGen, op: ops.For) -> bool:
-    """Whether the loop counts its iterations, as its index may wrap to one between the bounds. By
-    ones it passes over none, and a signed one wraps to negative ones, below `lo` if that is not."""
-    lo, step = cg.axis.get(op.lo).constant, cg.axis.get(op.step).constant
-    usual = lo is not None and lo >= 0 and scalar_of(op.lo.type).is_signed
-    return step != 1 and not (usual and step is not None and step > 0)
-
-
-def _trips(cg: CodeGen, op: ops.For, lo: Reg, hi: Reg, step: Reg) -> Reg:
-    """max(0, ceil((hi - lo) / step)), unsigned; 0 for a step that is not positive."""
-    e = cg.e
-    zero, one = e.const(0, lo.elem), e.const(1, lo.elem)
-    runs = e.compare(_sign(op) + "lt", lo, hi)
-    known = cg.axis.get(op.step).constant
-    if known is None:
-        positive = e.compare(_sign(op) + "gt", step, zero)
-        runs, step = e.binary("and", runs, positive), e.select(positive, step, one)
-    elif known <= 0:
-        return zero
-    whole = e.binary("udiv", e.binary("sub", e.binary("sub", hi, lo), one), step)
-    return e.select(runs, e.binary("add", whole, one), zero)
-
-
-def _sign(op: ops.For) -> str:
-    return "s" if scalar_of(op.lo.type).is_signed else "u"
 
 
 @lower(ops.While)

@@ -31,6 +31,8 @@ from tilec.ir.types import (
 from tilec.passes.base import Pass
 from tilec.passes.fold import constant
 
+_LOOPS = (ops.For, ops.While)
+
 
 class Pipeline(Pass):
     """for i { x = load(p_i) ; use(x) } {num_stages = 3} -->
@@ -233,7 +235,8 @@ def reader_layout(user: Op, convert: ops.ConvertLayout) -> Layout:
 
 def ahead_slice(loop: ops.For, values: list[Value]) -> tuple[list[Op], set[int]] | None:
     """The ops of the loop's body that `values` are computed by, in order, and the indices of the
-    carried values among their sources; None if one of them is not pure."""
+    carried values among their sources; None if one of them is not pure, or has a loop, which may
+    not end for an iteration past the last."""
     needed: set[Op] = set()
     carried: set[int] = set()
     work = list(values)
@@ -245,7 +248,7 @@ def ahead_slice(loop: ops.For, values: list[Value]) -> tuple[list[Op], set[int]]
                 carried.add(value.index - 1)
                 work.append(end.operands[value.index - 1])
         elif value.op is not None and value.op.parent is loop.body and value.op not in needed:
-            if not value.op.pure:
+            if not value.op.pure or any(isinstance(x, _LOOPS) for x in value.op.walk()):
                 return None
             needed.add(value.op)
             work += [v for op in value.op.walk() for v in op.operands]

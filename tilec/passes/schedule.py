@@ -86,10 +86,10 @@ class _Scheduler:
             return "it is a scalar"
         if load.volatile:
             return "it is volatile"
-        if load.other is not None and constant(load.other) != 0:
+        if load.other is not None and repr(constant(load.other)) not in ("0", "0.0", "False"):
             return "its `other` is not zero, which is what a copy fills in"
         if ahead_slice(self.loop, list(load.operands[:2])) is None:
-            return "its address depends on something that is not computed ahead, as a load"
+            return "its address depends on what is not computed ahead, as a load or a loop"
         if not can_async_copy(load.ptr, load.mask, axis, buffer_type(load, 2).layout):
             return "a thread has less than 4 bytes side by side to copy"
         for op in self.loop.walk():

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("tilec-bisect: no step changes the result")
             return 0
         path, command = _write(found, module, args)
-    except (TilecError, OSError) as e:
+    except (TilecError, OSError, UnicodeDecodeError) as e:
         print(f"tilec-bisect: {e}", file=sys.stderr)
         return 2
     print(f"tilec-bisect: {found.step} changes the result: {found.what}\n"

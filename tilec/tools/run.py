@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         before = [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
         run_file(Path(args.file), args.func, arrays, args.grid, seed=args.seed, target=args.target,
                  shared=args.shared, threads=args.threads, level=args.level)
-    except (TilecError, OSError) as e:
+    except (TilecError, OSError, UnicodeDecodeError) as e:
         print(f"tilec-run: {e}", file=sys.stderr)
         return 1
     for i, (old, new) in enumerate(zip(before, arrays, strict=True)):
