@@ -187,9 +187,10 @@ def dot_areas(op: ops.Dot) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
     odd, low = storage_shape(t.shape)
     *batch, m, n = (o * p for o, p in zip(odd, low, strict=True))
     k = shape_of(op.a.type)[-1]
-    of_a, of_b = align_up(k * m * size), align_up(k * n * size)
-    strides_a = (*(of_a for _ in batch), size, m * size)
-    strides_b = (*(of_b for _ in batch), n * size, size)
+    step_a, step_b = align_up(m * size) + ALIGN, align_up(n * size) + ALIGN
+    of_a, of_b = k * step_a, k * step_b
+    strides_a = (*(of_a for _ in batch), size, step_a)
+    strides_b = (*(of_b for _ in batch), step_b, size)
     start = prod(batch) * of_a
     return strides_a, strides_b, start, start + prod(batch) * of_b
 

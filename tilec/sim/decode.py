@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilec.sim import flow
+from tilec.sim.banks import OnShared
 from tilec.sim.copies import Copies
 from tilec.sim.errors import SimError, Unsupported
 from tilec.sim.machine import Array, Code, Machine, Mask, Moves, positioned
@@ -50,6 +51,7 @@ class Decoder:
         self.constants: dict[tuple[Any, Any], Array] = {}
         self.carry = np.zeros(self.lanes, bool)
         self.on_print: Callable[[str], None] = print
+        self.on_shared: OnShared | None = None
         self.specials = self.special_registers()
         self.arena = Global()
         self.addresses: dict[int, int] = {}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilec.sim import instructions  # noqa: F401  (its modules register the rules)
+from tilec.sim.banks import OnShared
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import SimError
 from tilec.sim.memory import Allocation, host_bytes, place
@@ -24,7 +25,7 @@ MAX_STEPS = 2_000_000
 def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, int, int],
         block: int | None = None, shared_bytes: int = 0, seed: int | None = None,
         max_steps: int = MAX_STEPS, on_print: Callable[[str], None] | None = None,
-        names: Sequence[str] = ()) -> None:
+        names: Sequence[str] = (), on_shared: OnShared | None = None) -> None:
     """Run one kernel over `grid`, changing array arguments in place.
 
     `args` holds numpy arrays for pointers (contiguous or views: the kernel gets the address of the
@@ -33,6 +34,8 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
     `.reqntid` says; `shared_bytes` is dynamic shared memory. With a `seed` CTAs run in random
     order, warps and atomics too; without, in order. `max_steps` bounds the jumps of one CTA.
     `on_print` gets the text of each printf; `names` are what messages call the arguments.
+    `on_shared` gets the wavefronts of every ld, st, ldmatrix, stmatrix and cp.async that reaches
+    shared memory, not of atomics (see sim/banks.py).
     Module variables start from their initial values in every run; when it fails, array arguments
     keep what they held before.
     Raises SimError for a bad argument, for PTX that cannot be read, and for what a GPU would not
@@ -53,6 +56,7 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
         if decoder is None:
             decoder = module.decoded[kernel, threads] = Decoder(module, entry, threads)
         decoder.on_print = on_print or functools.partial(print, end="")
+        decoder.on_shared = on_shared
         allocations = _bind(decoder, entry, args, names)
         try:
             _run_grid(decoder, entry, grid, threads, shared_bytes, seed, max_steps)

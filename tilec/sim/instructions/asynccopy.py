@@ -43,7 +43,7 @@ def _copy(decoder: Decoder, instr: Instr) -> Code:
     size = size_operand.value
     if size not in ((16,) if instr.mods[1] == "cg" else (4, 8, 16)):
         raise Unsupported(f"cp.async.{instr.mods[1]} of {size} bytes")
-    locate = locator(decoder, to, "shared")
+    locate = locator(decoder, to, "shared", instr)
     addresses = address(decoder, origin)[1]
     byte_counts = _byte_counts(decoder, rest, size)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tilec.sim.assign import assign, store
+from tilec.sim.banks import wavefronts
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import Fault, Unsupported
 from tilec.sim.instructions.common import parts
@@ -51,8 +52,11 @@ def address(decoder: Decoder, operand: Operand) -> tuple[str | None, Callable[[]
     return None, lambda: array + plus
 
 
-def locator(decoder: Decoder, operand: Operand, space: str) -> Locate:
-    """Checks an access and splits it by space; `mask` gives the active threads."""
+def locator(decoder: Decoder, operand: Operand, space: str, counted: Instr | None = None) -> Locate:
+    """Checks an access and splits it by space; `mask` gives the active threads.
+
+    Shared-memory requests of the instruction `counted` go to the run's `on_shared`, if it has one.
+    """
     named, get = address(decoder, operand)
     if named is not None and space != "generic":
         space = named
@@ -65,8 +69,15 @@ def locator(decoder: Decoder, operand: Operand, space: str) -> Locate:
         values = get() if lanes is None else get()[lanes]
         target = fixed or (decoder.arena if int(values.min()) >= GLOBAL_BASE else None)
         if target is None:
-            return _split(decoder, values, lanes, width, writing)
-        return [(target, lanes, target.offsets(values, width, lanes, writing))]
+            pieces = _split(decoder, values, lanes, width, writing)
+        else:
+            pieces = [(target, lanes, target.offsets(values, width, lanes, writing))]
+        if decoder.on_shared is not None and counted is not None:
+            for memory, who, offsets in pieces:
+                if memory is decoder.shared:
+                    who = np.arange(len(offsets)) if who is None else who
+                    decoder.on_shared(counted, *wavefronts(who, offsets, width))
+        return pieces
 
     return locate
 
@@ -108,7 +119,7 @@ def ld(decoder: Decoder, instr: Instr) -> Code:
     space = space_of(instr)
     if space == "param" and (uniform := _uniform(decoder, a)) is not None:
         return _load_uniform(decoder, targets, uniform, ty)
-    locate = locator(decoder, a, space)
+    locate = locator(decoder, a, space, instr)
     width = TYPE_BYTES[ty]
     kind = np.dtype(f"int{8 * width}") if ty[0] == "s" else None
     shift, total = width.bit_length() - 1, width * count
@@ -162,7 +173,7 @@ def st(decoder: Decoder, instr: Instr) -> Code:
     a, b = instr.operands[:2]
     ty = "b" + ty[1:]
     sources = [decoder.src(o, ty) for o in parts(b)]
-    locate = locator(decoder, a, space_of(instr))
+    locate = locator(decoder, a, space_of(instr), instr)
     width = TYPE_BYTES[ty]
     shift, total = width.bit_length() - 1, width * count
 

@@ -50,7 +50,7 @@ def move_matrix(decoder: Decoder, instr: Instr) -> Code:
         raise Unsupported(f"{instr.op}.x{count} with {len(parts(registers))} registers")
     view = decoder.dst if loads else decoder.src
     arrays = [view(o, "b32") for o in parts(registers)]
-    locate = locator(decoder, place, space_of(instr))
+    locate = locator(decoder, place, space_of(instr), instr)
     machine, trans = decoder.machine, "trans" in instr.mods
     gives_row = machine.lane < 8 * count
     column = np.arange(8)
