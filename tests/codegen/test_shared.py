@@ -72,11 +72,17 @@ def launch(params: str, body: str, args: list, target: str = "sm_90a") -> str:
 
 
 def through(x: np.ndarray, dtype: str, src: str, shared: str, dst: str, trans: bool = False,
-            target: str = "sm_90a") -> tuple[np.ndarray, str]:
-    """x, stored from one layout and loaded to another, through the second of three stages."""
+            target: str = "sm_90a", part: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+            ) -> tuple[np.ndarray, str]:
+    """x, stored from one layout and loaded to another, through the second of three stages.
+
+    part: (extents, offsets) of what is loaded, if not all.
+    """
     shape = x.shape
-    out_shape = shape[::-1] if trans else shape
-    ins, outs = ("x".join(map(str, s)) for s in (shape, out_shape))
+    whole = shape[::-1] if trans else shape
+    out_shape, at = part or (whole, ())
+    ins, outs, loaded = ("x".join(map(str, s)) for s in (shape, whole, out_shape))
+    offsets = f" {{offsets = {list(at)}}}" if at else ""
     flipped = shared
     view = "%v = gpu.memdesc_index(%a, %n)" + f" : memdesc<{ins}x{dtype}, {shared}>\n"
     name = "v"
@@ -91,12 +97,15 @@ def through(x: np.ndarray, dtype: str, src: str, shared: str, dst: str, trans: b
         f"%t = tile.load(%xp) : tensor<{ins}x{dtype}, {src}>",
         f"%a = gpu.alloc_shared() : memdesc<3x{ins}x{dtype}, {shared}>", view,
         "gpu.shared_store(%v, %t)",
-        f"%r = gpu.shared_load(%{name}) : tensor<{outs}x{dtype}, {dst}>", "tile.store(%op, %r)"])
+        f"%r = gpu.shared_load(%{name}){offsets} : tensor<{loaded}x{dtype}, {dst}>",
+        "tile.store(%op, %r)"])
     out = np.zeros(out_shape, x.dtype)
     params = (f"%x: ptr<{dtype}> {{divisibility = 16}}, %o: ptr<{dtype}> {{divisibility = 16}}, "
               "%n: i32")
     ptx = launch(params, body, [x, out, 1], target)
     want = np.ascontiguousarray(x.T if trans else x)
+    if part is not None:
+        want = want[tuple(slice(a, a + n) for a, n in zip(at, out_shape, strict=True))].copy()
     np.testing.assert_array_equal(out.view(np.uint8), want.view(np.uint8))
     return out, ptx
 
@@ -116,6 +125,37 @@ def test_every_pair_of_layouts(number: int) -> None:
     count = int(np.prod(shape))
     x = samples(dtype, max(64, count), number)[:count].reshape(shape)
     through(x, dtype, SIDES[src], SHARED[shared], SIDES[dst], trans=number % 3 == 0)
+
+
+# Buffer, part, offsets: halves and quarters, odd extents of either, all of a padded dimension.
+PARTS = [((32, 32), (32, 16), (0, 16)), ((48, 64), (16, 16), (32, 48)),
+         ((16, 96), (8, 32), (8, 64)), ((96, 48), (48, 48), (48, 0)),
+         ((96, 64), (24, 32), (72, 32)), ((34, 64), (34, 16), (0, 48)),
+         ((48, 32), (16, 32), (32, 0)), ((64, 16), (32, 8), (32, 8))]
+
+
+@pytest.mark.parametrize("trans", [False, True])
+@pytest.mark.parametrize("number", range(len(PARTS)))
+def test_parts_of_buffers(number: int, trans: bool) -> None:
+    shape, part, at = PARTS[number]
+    for i, (shared, dst) in enumerate(itertools.islice(
+            itertools.product(SHARED, SIDES), number + trans, None, 9)):
+        dtype = list(DTYPES)[(number + 3 * i) % len(DTYPES)]
+        x = samples(dtype, int(np.prod(shape)), number).reshape(shape)
+        through(x, dtype, ROWS, SHARED[shared], SIDES[dst], trans,
+                part=(part[::-1], at[::-1]) if trans else (part, at))
+
+
+@pytest.mark.parametrize("dtype,index,width,form", [
+    ("f16", 0, 2, "x4"), ("bf16", 1, 2, "x4.trans"), ("f32", 0, 1, "x4"), ("i8", 0, 4, "x4")])
+def test_parts_are_loaded_as_matrices(dtype: str, index: int, width: int, form: str) -> None:
+    shape = (64, 64) if index else (32, 64)
+    x = samples(dtype, int(np.prod(shape)), 3).reshape(shape)
+    step = 32 // DTYPES[dtype].itemsize
+    part = ((step, 64), (step, 0)) if index else ((32, step), (0, step))
+    shared = swizzled(16 // DTYPES[dtype].itemsize, 1, 4, (1, 0))
+    _, ptx = through(x, dtype, ROWS, shared, operand(index, width), part=part)
+    assert set(matrices(ptx, "ldmatrix")) == {form} and "ld.shared" not in ptx
 
 
 def matrices(ptx: str, what: str) -> list[str]:

@@ -131,6 +131,25 @@ def test_dot(leading):
     assert np.array_equal(got, p.astype(np.int32) @ q.astype(np.int32) + acc)
 
 
+@pytest.mark.parametrize(("element", "acc", "step"), [
+    (f16, f32, 16), (f16, f16, 16), (bf16, f32, 16), (f32, f32, 8), (f64, f64, 4), (i8, i32, 32)])
+def test_a_dot_cut_along_k_has_the_same_bits(element, acc, step):
+    rng = np.random.default_rng(step)
+    a, b, c = (rng.standard_normal(s).astype(dtype_of(t)) * 9 for s, t in (
+        ((2, 24, 4 * step), element), ((2, 4 * step, 24), element), ((2, 24, 24), acc)))
+    a, b, c = a.astype(dtype_of(element)), b.astype(dtype_of(element)), c.astype(dtype_of(acc))
+
+    def dot(x, y, z):
+        types = [Tensor((24, x.shape[-1]), element), Tensor((x.shape[-1], 24), element),
+                 Tensor((24, 24), acc)]
+        return evaluate(make(ops.Dot, *types), x, y, z)
+
+    whole, total = dot(a, b, c), c
+    for k in range(0, 4 * step, step):
+        total = dot(a[..., k:k + step], b[..., k:k + step, :], total)
+    assert whole.dtype == dtype_of(acc) and whole.tobytes() == total.tobytes()
+
+
 def test_what_may_be_folded():
     def unary(cls, t=f32):
         return make(cls, t)

@@ -186,6 +186,27 @@ def test_shared_memory_that_nobody_wrote():
         run(m, "k", [np.zeros(4, np.float32)], (1,))
 
 
+def test_a_part_of_a_buffer_is_poison_on_its_own():
+    layout = "swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>"
+    body = f"%b = gpu.alloc_shared() : memdesc<4xf32, {layout}>" + """
+        %i = tile.arange() {start = 0, end = 4} : tensor<4xi32>
+        %two = tile.constant() {value = 2} : tensor<4xi32>
+        %late = tile.cmp(%i, %two) {predicate = "ge"} : tensor<4xi1>
+    """ + pointer("x", "i", 4) + """
+        %x0 = tile.load(%xp, %late) : tensor<4xf32>
+        gpu.shared_store(%b, %x0)
+        %v = gpu.shared_load(%b) {offsets = [AT]} : tensor<2xf32>
+        %j = tile.arange() {start = 0, end = 2} : tensor<2xi32>
+    """ + pointer("o", "j", 2) + "tile.store(%op, %v)"
+    x, out = np.arange(4, dtype=np.float32), np.zeros(2, np.float32)
+    run(module("%x: ptr<f32>, %o: ptr<f32>", body.replace("AT", "2"), level="gpu"), "k", [x, out],
+        (1,))
+    assert out.tolist() == [2, 3]
+    with pytest.raises(InterpreterError, match="the value is poison in 2 elements"):
+        run(module("%x: ptr<f32>, %o: ptr<f32>", body.replace("AT", "0"), level="gpu"), "k",
+            [x, out], (1,))
+
+
 # -- out of bounds ----------------------------------------------------------------------------
 
 def test_reading_past_the_end_names_argument_count_and_mask():

@@ -160,6 +160,7 @@ module attributes {level = "gpu", num_warps = 4} {
     gpu.async_wait() {pending = 1}
     %t = gpu.memdesc_trans(%i) {order = [1, 0]} : memdesc<64x96xf16, #f>
     %x = gpu.shared_load(%i) : tensor<96x64xf16, #b>
+    %y = gpu.shared_load(%i) {offsets = [48, 0]} : tensor<48x64xf16, #b>
     gpu.shared_store(%i, %x)
     func.return()
   }
@@ -184,6 +185,13 @@ def test_buffer_ops_round_trip() -> None:
     ("memdesc<64x96xf16, #f>", "memdesc<64x96xf16, #s>", "result type"),
     ("gpu.async_wait() {pending = 1}", "gpu.async_wait() {pending = -1}", "pending is -1"),
     ("gpu.shared_store(%i, %x)", "gpu.shared_store(%t, %x)", "cannot store"),
+    ("gpu.shared_load(%i) :", "gpu.shared_load(%t) :", "cannot load"),
+    ("{offsets = [48, 0]} : tensor<48x64xf16, #b>", ": tensor<48x64xf16, #b>", "cannot load"),
+    ("[48, 0]} : tensor<48x64xf16, #b>", "[48, 0]} : tensor<48x64xbf16, #b>", "cannot load"),
+    ("[48, 0]", "[24, 0]", r"at \[24, 0\] is no part of memdesc<96x64xf16"),
+    ("[48, 0]", "[96, 0]", "is no part of"), ("[48, 0]", "[-48, 0]", "is no part of"),
+    ("[48, 0]", "[48]", "is no part of"),
+    ("[48, 0]} : tensor<48x64xf16, #b>", "[0, 0]} : tensor<64x64xf16, #b>", "is no part of"),
     ("memdesc<3x96x64xf16, #s>", "memdesc<2x3x96x64xf16, #s>", "has a layout of rank 2"),
     ("memdesc<3x96x64xf16, #s>", "memdesc<3x96x64xf16, #b>", "is not a layout of shared memory"),
     ("tensor<96x64xptr<f16>, #b>", "tensor<64x64xptr<f16>, #b>", "cannot copy"),

@@ -216,7 +216,7 @@ def test_split_offsets(seed):
     )
     for register, (xor, add) in enumerate(split_offsets(layout)):
         for lane, warp in [(0, 0), (7, 1), (31, 3), (20, 2)]:
-            base = layout.apply(register=0, lane=lane, warp=warp)[0]
+            base = layout.apply(register=0, lane=lane, warp=warp)[0] ^ layout.flip_bits
             assert (base ^ xor) + add == layout.apply(register=register, lane=lane, warp=warp)[0]
 
 

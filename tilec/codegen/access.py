@@ -85,8 +85,7 @@ def shared_pointers(cg: CodeGen, access: LinearLayout, size: int,
     own in no case, else one XOR. address: a pointer from a byte offset.
     """
     e, parts = cg.e, split_offsets(access)
-    base = e.int_op("xor", cg.thread_bits([c * size for c in thread_columns(access)]),
-                    access.flip_bits * size)
+    base = cg.thread_bits([c * size for c in thread_columns(access)])
     bases: dict[int, Reg] = {}
     out = []
     for register, more in places:

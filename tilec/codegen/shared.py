@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import add
+
 from tilec.codegen.access import (
     Address,
     load_matrices,
@@ -57,12 +59,14 @@ def _load(cg: CodeGen, op: ops.SharedLoad) -> None:
     frag, buffer, elem = fragment_of(op.result), _buffer(op.buffer), cg.element(op.result)
     stored = "i8" if elem == "i1" else elem
     size = Reg("", stored).bits // 8
-    route = best_route(access_map(frag, buffer), size * 8, load_matrices(cg))
     copies = frag.free_masks["register"]
     lanes: list[Reg] = []
-    for part in buffer.parts:
+    for odd in frag.odd_offsets:
+        start = tuple(map(add, odd, op.offsets)) if op.offsets else odd
+        access = access_map(frag, buffer, start if op.offsets else ())
+        route = best_route(access, size * 8, load_matrices(cg))
         found = load_route(cg, route, stored, size, _within(cg, cg.scalar(op.buffer)),
-                           part * buffer.part_elements * size)
+                           buffer.part_at(start) * buffer.part_elements * size)
         lanes += [found[r & ~copies] for r in range(frag.registers_per_part)]
     cg.set(op.result, cg.e.as_held(cg.e.build(lanes), elem))
 

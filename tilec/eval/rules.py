@@ -18,6 +18,7 @@ from tilec.eval.fma import fma
 from tilec.eval.mathfns import math_function
 from tilec.ir import ops
 from tilec.ir.core import Op
+from tilec.ir.mma import instruction_of
 from tilec.ir.ops.elementwise import MathUnary
 from tilec.ir.rules import Rules
 from tilec.ir.types import pointee_of, scalar_of, shape_of
@@ -154,8 +155,15 @@ def round_to_tf32(x: Array) -> Array:
 def _(op: ops.Dot, a: Array, b: Array, c: Array) -> Array:
     if a.dtype == F32 and op.input_precision == "tf32":
         a, b = round_to_tf32(a), round_to_tf32(b)
-    product = np.matmul(a.astype(F64), b.astype(F64))
+    a, b = a.astype(F64), b.astype(F64)
     if not is_float(c.dtype):
         # Sums of 8-bit products stay below 2^53, so f64 holds them exactly before they wrap.
-        return np.asarray(product.astype(np.int64).astype(c.dtype) + c)
-    return cast(np.asarray(product + c.astype(F64)), c.dtype)
+        return np.asarray(np.matmul(a, b).astype(np.int64).astype(c.dtype) + c)
+    # Rounded after each instruction, so that a dot may be cut along k.
+    instruction, extent = instruction_of(op), a.shape[-1]
+    step = extent if instruction is None else instruction.k
+    for k in range(0, extent, step):
+        # Contiguous, or numpy may sum in another order.
+        left, right = map(np.ascontiguousarray, (a[..., k:k + step], b[..., k:k + step, :]))
+        c = cast(np.asarray(np.matmul(left, right) + c.astype(F64)), c.dtype)
+    return c

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import add
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from tilec.interp.memory import AccessError
 from tilec.interp.shadow import destroy_others, touch
 from tilec.ir import ops
 from tilec.ir.buffers import stage_bytes
-from tilec.ir.types import MemDesc
+from tilec.ir.types import MemDesc, shape_of
 
 
 @interp_rules(ops.AllocShared)
@@ -61,7 +62,12 @@ def _(m: Machine, frame: Frame, op: ops.SharedLoad) -> Sequence[Data]:
     view = m.buffers[op.buffer]
     _drift(m)
     touch(m, frame, op, view, False)
-    return (view.read(frame),)
+    array, poison = view.read(frame)
+    if op.offsets:
+        ends = map(add, op.offsets, shape_of(op.result.type))
+        part = (slice(None), *map(slice, op.offsets, ends))
+        array, poison = array[part], None if poison is None else poison[part]
+    return ((array, poison),)
 
 
 @interp_rules(ops.Barrier)

@@ -11,7 +11,7 @@ from tilec.ir.f2 import log2_exact
 from tilec.ir.fragment import Fragment, SharedTile, fragment, shared_tile
 from tilec.ir.layout_base import SharedLayout
 from tilec.ir.layouts import Layout, SharedLinear, SwizzledShared
-from tilec.ir.linear import LinearLayout
+from tilec.ir.linear import LinearLayout, from_bases
 from tilec.ir.scratch import tile_fragment
 from tilec.ir.swizzle import VectorAccess, best_route, swizzle_chunks, vector_width
 from tilec.ir.types import MemDesc, Scalar, pointee_of
@@ -34,9 +34,17 @@ def stage_bytes(t: MemDesc) -> int:
 
 
 @lru_cache(maxsize=1024)
-def access_map(frag: Fragment, buffer: SharedTile) -> LinearLayout:
-    """(register, lane, warp) -> element offset, within one part of a buffer."""
-    return frag.linear.invert_and_compose(buffer.linear)
+def access_map(frag: Fragment, buffer: SharedTile, start: tuple[int, ...] = ()) -> LinearLayout:
+    """(register, lane, warp) -> element offset, within one part of a buffer.
+
+    start: where in the buffer the fragment's tile begins, if it is smaller.
+    """
+    linear = frag.linear
+    if start:
+        low = [c % n for c, n in zip(start, buffer.pow2, strict=True)]
+        linear = from_bases(dict(zip(linear.in_names, linear.bases, strict=True)),
+                            buffer.linear.out_sizes, low)
+    return linear.invert_and_compose(buffer.linear)
 
 
 # ---- asynchronous copies

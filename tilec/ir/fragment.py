@@ -56,6 +56,13 @@ def odd_factors_stay(src: Shape, dst: Shape) -> bool:
     return places(src) == places(dst)
 
 
+def is_part(whole: Shape, start: Shape, shape: Shape) -> bool:
+    """Whether a tile is cut into equal parts of `shape`, none of them padded, one at `start`."""
+    return len(whole) == len(start) == len(shape) and all(
+        0 < n <= e and 0 <= s < e and not e % n and not s % n and (n == e or not split_extent(n)[2])
+        for e, s, n in zip(whole, start, shape, strict=True))
+
+
 class _Stored:
     """A shape with a layout of its power-of-two part."""
 
@@ -159,9 +166,12 @@ class SharedTile(_Stored):
 
     def offset(self, coords: Sequence[int]) -> int:
         """Element offset of one element."""
-        part = sum(c // n * s for c, n, s in zip(coords, self.pow2, self.part_strides, strict=True))
         low = {f"dim{d}": c % n for d, (c, n) in enumerate(zip(coords, self.pow2, strict=True))}
-        return part * self.part_elements + self.inverse.apply(**low)[0]
+        return self.part_at(coords) * self.part_elements + self.inverse.apply(**low)[0]
+
+    def part_at(self, coords: Sequence[int]) -> int:
+        """The part that one element lies in."""
+        return sum(c // n * s for c, n, s in zip(coords, self.pow2, self.part_strides, strict=True))
 
 
 @lru_cache(maxsize=4096)

@@ -60,16 +60,16 @@ def vector_width(access: LinearLayout, bits: int,
 
 @lru_cache(maxsize=1024)
 def split_offsets(access: LinearLayout) -> tuple[tuple[int, int], ...]:
-    """Per register (x, a) such that its offset is (offset of register 0 ^ x) + a.
+    """Per register (x, a) such that its offset is (the thread's part ^ x) + a.
 
     a holds the bits that no thread sets, so that it can be an instruction's immediate.
     """
-    thread = access.flip_bits
+    thread = 0
     for holder in ("lane", "warp"):
         for c in access.columns_of(holder):
             thread |= c
     own = access.columns_of("register")
-    constants = [0]
+    constants = [access.flip_bits]
     for c in own:
         constants += [k ^ c for k in constants]
     return tuple((k & thread, k & ~thread) for k in constants)

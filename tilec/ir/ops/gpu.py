@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilec.ir.core import Op, Value, attr, operand
-from tilec.ir.fragment import shared_tile
+from tilec.ir.fragment import is_part, shared_tile
 from tilec.ir.layout_base import SharedLayout
 from tilec.ir.ops.base import ExplicitType, Rearrange, ScratchOp
 from tilec.ir.ops.memory import MemoryOp
@@ -91,14 +91,19 @@ class MemdescTrans(Op, name="gpu.memdesc_trans"):
 
 
 class SharedLoad(ExplicitType, name="gpu.shared_load", effects={"read_shared"}):
-    """Read a whole buffer into a tile."""
+    """Read a buffer into a tile: all of it, or the part that starts at `offsets`, multiples of the
+    part's extents, which divide the buffer's."""
 
     buffer: Value = operand()
+    offsets: tuple[int, ...] = attr(tuple, ())
 
     def infer(self) -> Sequence[Type]:
         src, dst = single_buffer(self, self.buffer), self.given()
-        if not isinstance(dst, Tensor) or (src.shape, src.element) != (dst.shape, dst.element):
+        if not isinstance(dst, Tensor) or src.element != dst.element or \
+                not self.offsets and src.shape != dst.shape:
             raise self.fail(f"cannot load {dst} from {src}")
+        if self.offsets and not is_part(src.shape, self.offsets, dst.shape):
+            raise self.fail(f"{dst} at {list(self.offsets)} is no part of {src}")
         return (dst,)
 
 
