@@ -27,8 +27,8 @@ from tilec.codegen.emit import Reg, llvm_element
 from tilec.codegen.explain import explain
 from tilec.errors import CompilationError
 from tilec.ir.core import UNKNOWN, Func, Module, Value
-from tilec.ir.remarks import recorded
 from tilec.ir.descriptors import TENSOR_MAP_BYTES
+from tilec.ir.remarks import recorded
 from tilec.ir.types import MemDesc, Pointer, Scalar, TensorMap, Token, bf16, element_of
 from tilec.target import Target
 
@@ -105,7 +105,8 @@ def _parameters(func: Func) -> str:
     shown = []
     for i, (arg, attrs) in enumerate(zip(func.args, func.arg_attrs, strict=True)):
         if isinstance(arg.type, TensorMap):
-            shown.append(f'ptr byval([{TENSOR_MAP_BYTES} x i8]) align 64 "nvvm.grid_constant" %p{i}')
+            shown.append(f"ptr byval([{TENSOR_MAP_BYTES} x i8]) align 64 "
+                         f'"nvvm.grid_constant" %p{i}')
             continue
         elem = "i8" if _is_bool(arg) else llvm_element(element_of(arg.type))
         if isinstance(arg.type, Pointer):

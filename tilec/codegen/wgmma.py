@@ -6,7 +6,6 @@ Source: PTX ISA, "Asynchronous warpgroup level matrix instructions".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add
 
