@@ -53,7 +53,7 @@ def on_device(value: Any, t: TensorMap, name: str) -> bytes:
         raise LaunchError(f"argument `{name}` is a {type(given).__name__}, expected a device array "
                           "or a TensorDescriptor of one")
     size = t.element.bytes
-    if view.dtype != dtype_of(t):
+    if view.dtype != dtype_of(t.element):
         raise LaunchError(f"argument `{name}` has elements of type {view.dtype}, expected "
                           f"{t.element}")
     shape, strides = view.shape, tuple(s // size for s in view.strides)
@@ -74,11 +74,11 @@ def encode(address: int, shape: tuple[int, ...], strides: tuple[int, ...], t: Te
     boxes = tma_boxes(t)
     outer = [cu.cuuint64_t(s * size) for s in reversed(strides[:-1])]
     error, made = cu.cuTensorMapEncodeTiled(
-        cu.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[t.element.name]}"], len(shape),
-        address, [cu.cuuint64_t(n) for n in reversed(shape)], outer,
+        getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[t.element.name]}"),
+        len(shape), address, [cu.cuuint64_t(n) for n in reversed(shape)], outer,
         [cu.cuuint32_t(n) for n in reversed(boxes.box)], [cu.cuuint32_t(1)] * len(shape),
         cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        cu.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[boxes.swizzle]}"],
+        getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[boxes.swizzle]}"),
         cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
     device.check(error, "cuTensorMapEncodeTiled")
