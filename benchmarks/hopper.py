@@ -1,5 +1,5 @@
-"""The hand-written Hopper kernels of tests/lit/fixtures beside cuBLAS, cuDNN and Triton on one H200:
-TFLOP/s, and ratios. Needs an H200 and torch.
+"""The hand-written Hopper kernels of tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s, and
+ratios. Needs an H200 and torch.
 
 Every contender is checked against torch in float32 on a poisoned output first. Products of 4096 and
 below are replayed from a CUDA graph; larger ones and attention come in bursts.
@@ -68,9 +68,10 @@ def attention_case(torch: Any, heads: int, n: int, d: int = 128) -> Case:
     case = Case(f"attention bf16 {heads}x{n}x{d}", 4 * heads * n * n * d,
                 lambda: out.fill_(math.nan), lambda got: near(torch, expected, 1e-2)(got[:4]))
     scale = d**-0.5 * math.log2(math.e)
+    grid = min(multiprocessors(torch), heads * tilec.cdiv(n, 128))
 
     def ours(_: int) -> Any:
-        kernel[tilec.cdiv(n, 128), heads](q, k, v, out, n, scale)
+        kernel[grid](q, k, v, out, heads, n, scale)
         return out
 
     def theirs(block: tuple[int, int], warps: int, stages: int) -> Callable[[int], Any]:
