@@ -38,8 +38,7 @@ class CodeGen:
         self.axis = AxisAnalysis(func)
         self.debug = DebugInfo(func.name, func.loc)
         self.env: dict[Value, Reg | Tile] = {}
-        # In a region that a whole warp enters for one of its threads: the lane's number.
-        self.lane: Reg | None = None
+        self.elects = False  # in a region that a whole warp enters for one of its threads
 
     # ---- values
     def scalar(self, value: Value) -> Reg:

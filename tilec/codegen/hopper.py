@@ -21,32 +21,40 @@ from tilec.ir.types import MemDesc
 WARPGROUP = 128  # threads
 
 
+Operands = Sequence[tuple[str, Reg]]  # constraint and value of each operand of an asm
+
+
 @lower(ops.Elect)
 def _elect(cg: CodeGen, op: ops.Elect) -> None:
-    e = cg.e
-    if op.by == "warp":
-        mine = e.compare("eq", cg.warp(), e.const(op.warp, "i32"))
-        lane = e.once("lane", lambda: e.int_op("and", cg.thread(), 31))
-    else:
-        mine, lane = e.compare("eq", cg.thread(), e.const(32 * op.warp, "i32")), None
+    e, by_warp = cg.e, op.by == "warp"
+    index, wanted = (cg.warp(), op.warp) if by_warp else (cg.thread(), 32 * op.warp)
+    mine = e.compare("eq", index, e.const(wanted, "i32"))
     if op.predicate is not None:
         mine = e.binary("and", mine, cg.scalar(op.predicate))
     with e.when(mine, "elect"):
-        cg.lane = lane
+        cg.elects = by_warp
         cg.block(op.body)
-        cg.lane = None
+        cg.elects = False
 
 
-def _single(cg: CodeGen, text: str, args: Sequence[tuple[str, Reg]], number: Reg | None) -> None:
-    """PTX that one thread runs: that whose `number` is 0, or every one that comes here (None).
-    args: constraint and value of each."""
-    kinds = [kind for kind, _ in args]
-    values = [value for _, value in args]
-    if number is not None:
-        text = f"{{ .reg .pred p; setp.eq.u32 p, ${len(args)}, 0; @p {text} }}"
-        kinds.append("r")
-        values.append(number)
-    cg.e.asm(text, ",".join(kinds), values, ())
+def _single(cg: CodeGen, text: str, operands: Operands = ()) -> None:
+    """PTX that the thread of a `gpu.elect` runs. Of a whole warp elect.sync always names the same
+    thread, and ptxas knows of it what it needs to issue TMA without a loop over the lanes."""
+    if cg.elects:
+        text = f"{{ .reg .pred p; elect.sync _|p, 0xffffffff; @p {text} }}"
+    _asm(cg, text, operands, cg.elects)
+
+
+def _first(cg: CodeGen, text: str, operands: Operands = (), number: Reg | None = None) -> None:
+    """PTX that the first thread of each warpgroup runs, or that whose `number` is 0."""
+    one = number or _in_warpgroup(cg)
+    _asm(cg, f"{{ .reg .pred p; setp.eq.u32 p, ${len(operands)}, 0; @p {text} }}",
+         [*operands, ("r", one)], False)
+
+
+def _asm(cg: CodeGen, text: str, operands: Operands, convergent: bool) -> None:
+    cg.e.asm(text, ",".join(kind for kind, _ in operands), [value for _, value in operands], (),
+             convergent=convergent)
 
 
 def _in_warpgroup(cg: CodeGen) -> Reg:
@@ -77,21 +85,21 @@ def _init(cg: CodeGen, op: ops.MbarrierInit) -> None:
     assert isinstance(t, MemDesc)
     for i in range(t.stages):
         address = _address(cg, cg.scalar(op.barrier), i * stage_bytes(t))
-        _single(cg, f"mbarrier.init.shared::cta.b64 [$0], {op.count};", [("r", address)], cg.lane)
+        _single(cg, f"mbarrier.init.shared::cta.b64 [$0], {op.count};", [("r", address)])
     if not isinstance(op.next, ops.MbarrierInit):
-        _single(cg, "fence.mbarrier_init.release.cluster;", (), cg.lane)
+        _single(cg, "fence.mbarrier_init.release.cluster;")
 
 
 @lower(ops.MbarrierExpect)
 def _expect(cg: CodeGen, op: ops.MbarrierExpect) -> None:
     _single(cg, f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {op.bytes};",
-            [("r", _address(cg, cg.scalar(op.barrier)))], cg.lane)
+            [("r", _address(cg, cg.scalar(op.barrier)))])
 
 
 @lower(ops.MbarrierArrive)
 def _arrive(cg: CodeGen, op: ops.MbarrierArrive) -> None:
-    _single(cg, "mbarrier.arrive.shared::cta.b64 _, [$0];",
-            [("r", _address(cg, cg.scalar(op.barrier)))], _in_warpgroup(cg))
+    _first(cg, "mbarrier.arrive.shared::cta.b64 _, [$0];",
+           [("r", _address(cg, cg.scalar(op.barrier)))])
 
 
 @lower(ops.MbarrierWait)
@@ -105,7 +113,7 @@ def _wait(cg: CodeGen, op: ops.MbarrierWait) -> None:
 # ---- TMA
 @lower(ops.PrefetchTensormap)
 def _prefetch(cg: CodeGen, op: ops.PrefetchTensormap) -> None:
-    _single(cg, "prefetch.tensormap [$0];", [("l", cg.scalar(op.map))], cg.lane)
+    _single(cg, "prefetch.tensormap [$0];", [("l", cg.scalar(op.map))])
 
 
 @lower(ops.TmaLoad)
@@ -118,7 +126,7 @@ def _load(cg: CodeGen, op: ops.TmaLoad) -> None:
         places = ", ".join(f"${i}" for i in range(3, 3 + rank))
         _single(cg, f"{text} [$0], [$1, {{{places}}}], [$2];",
                 [("r", _address(cg, cg.scalar(op.buffer), offset)), ("l", cg.scalar(op.map)),
-                 ("r", barrier), *(("r", c) for c in where)], cg.lane)
+                 ("r", barrier), *(("r", c) for c in where)])
 
 
 @lower(ops.TmaStore)
@@ -141,10 +149,10 @@ def _store(cg: CodeGen, op: ops.TmaStore) -> None:
         number = e.select(out, e.const(1, "i32"), number)
     places = ", ".join(f"${i}" for i in range(2, 2 + rank))
     for offset, where in _boxes(cg, op, op.buffer, at):
-        _single(cg, f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group "
-                f"[$0, {{{places}}}], [$1];",
-                [("l", cg.scalar(op.map)), ("r", _address(cg, pointer, offset)),
-                 *(("r", c) for c in where)], number)
+        _first(cg, f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group "
+               f"[$0, {{{places}}}], [$1];",
+               [("l", cg.scalar(op.map)), ("r", _address(cg, pointer, offset)),
+                *(("r", c) for c in where)], number)
 
 
 def _boxes(cg: CodeGen, op: TmaOp, buffer: Value, at: Sequence[Reg]
@@ -167,10 +175,10 @@ def _boxes(cg: CodeGen, op: TmaOp, buffer: Value, at: Sequence[Reg]
 
 @lower(ops.TmaStoreCommit)
 def _commit(cg: CodeGen, op: ops.TmaStoreCommit) -> None:
-    _single(cg, "cp.async.bulk.commit_group;", (), _in_warpgroup(cg))
+    _first(cg, "cp.async.bulk.commit_group;")
 
 
 @lower(ops.TmaStoreWait)
 def _store_wait(cg: CodeGen, op: ops.TmaStoreWait) -> None:
     read = ".read" if op.read else ""
-    _single(cg, f"cp.async.bulk.wait_group{read} {op.pending};", (), _in_warpgroup(cg))
+    _first(cg, f"cp.async.bulk.wait_group{read} {op.pending};")
