@@ -28,6 +28,7 @@ from tilec.codegen.explain import explain
 from tilec.errors import CompilationError
 from tilec.ir.core import UNKNOWN, Func, Module, Value
 from tilec.ir.descriptors import TENSOR_MAP_BYTES
+from tilec.ir.ops.hopper import AsyncAccess
 from tilec.ir.remarks import recorded
 from tilec.ir.types import MemDesc, Pointer, Scalar, TensorMap, Token, bf16, element_of
 from tilec.target import Target
@@ -48,7 +49,7 @@ def to_llir(module: Module, target: Target) -> LLIR:
     """LLVM IR of the module's kernel. Every tensor must have a layout and every op that needs
     scratch memory its offset. Raises CompilationError where an op has no lowering."""
     (func,) = module.funcs
-    _refuse_unlowered(func)
+    _refuse_unlowered(func, target)
     if target.sm < 80:
         _refuse_bf16(func, target)
     cg = CodeGen(func, module.num_warps, target)
@@ -64,8 +65,10 @@ def to_llir(module: Module, target: Target) -> LLIR:
                 module.num_warps, tuple(str(a.type) for a in func.args))
 
 
-def _refuse_unlowered(func: Func) -> None:
+def _refuse_unlowered(func: Func, target: Target) -> None:
     for op in func.walk():
+        if isinstance(op, AsyncAccess) and target.name != "sm_90a":
+            raise CompilationError(f"{op.name} needs sm_90a, the target is {target}", op.loc)
         if lower.get(type(op)) is None and not op.terminator:
             raise CompilationError(f"{op.name} is not lowered yet",
                                    None if op.loc is UNKNOWN else op.loc)
