@@ -329,6 +329,19 @@ def stages(module: Module | str, target: Target, *, start: int = 0, stop_at: str
         yield made(i, content)
 
 
+def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Compiled:
+    """Take a module of any level, in place, through the passes below that level and down to
+    `stop_at`. Raises what `compile_module` does."""
+    made = Compiled(target, Options(), symbol(module.funcs[0].name))
+    start = max(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
+    try:
+        for _ in stages(module, target, start=start, stop_at=stop_at, keep=made):
+            pass
+    except PassFailure as e:
+        raise InternalError(str(e), None, "this is a bug in tilec") from e
+    return made
+
+
 def _below(level: str, content: Module | str | bytes, target: Target, keep: Compiled | None,
            edited: bool) -> str | bytes:
     """The content of the llir, ptx or cubin stage, made of the one before."""
