@@ -21,6 +21,7 @@ from tilec.sim.memory import GLOBAL_BASE, SHARED_START, Global, Local, Space, Wi
 from tilec.sim.parser import shared_variables
 from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable, align_up
 from tilec.sim.rules import rule_of
+from tilec.sim.tensormap import Box
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _INT = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
@@ -52,6 +53,7 @@ class Decoder:
         self.carry = np.zeros(self.lanes, bool)
         self.on_print: Callable[[str], None] = print
         self.on_shared: OnShared | None = None
+        self.tensor_maps: list[Box] = []  # those of the present launch, by handle
         self.specials = self.special_registers()
         self.arena = Global()
         self.addresses: dict[int, int] = {}

@@ -14,9 +14,10 @@ from tilec.sim import instructions  # noqa: F401  (its modules register the rule
 from tilec.sim.banks import OnShared
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import SimError
-from tilec.sim.memory import Allocation, host_bytes, place
+from tilec.sim.memory import GLOBAL_BASE, Allocation, host_bytes, place
 from tilec.sim.parser import parse
 from tilec.sim.ptx import TYPE_BYTES, Kernel, Module, Variable
+from tilec.sim.tensormap import MAP_BYTES, Box, TensorMap, handle
 
 Array = np.ndarray[Any, Any]
 MAX_STEPS = 2_000_000
@@ -30,7 +31,7 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
 
     `args` holds numpy arrays for pointers (contiguous or views: the kernel gets the address of the
     first element, in an allocation that covers the view's base buffer), numbers for scalars, bytes
-    for by-value structs, None for a null pointer. `block` is the number of threads, by default what
+    for by-value structs, a TensorMap for 128 of them, None for a null pointer. `block` is the number of threads, by default what
     `.reqntid` says; `shared_bytes` is dynamic shared memory. With a `seed` CTAs run in random
     order, warps and atomics too; without, in order. `max_steps` bounds the jumps of one CTA.
     `on_print` gets the text of each printf; `names` are what messages call the arguments.
@@ -95,15 +96,19 @@ def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any],
             f"kernel '{kernel.name}' takes {len(kernel.params)} arguments, {len(args)} given")
     arena = decoder.arena
     arena.truncate(decoder.module_allocations)
-    arrays = [(names[i] if names else f"argument {i}", a) for i, a in enumerate(args)
-              if isinstance(a, np.ndarray) and _is_pointer(kernel.params[i])]
+    arrays = [(names[i] if names else f"argument {i}", a.array if isinstance(a, TensorMap) else a)
+              for i, a in enumerate(args) if isinstance(a, TensorMap)
+              or isinstance(a, np.ndarray) and _is_pointer(kernel.params[i])]
     placed = place(arena, arrays)
     arena.build()
     decoder.initialise()
     addresses = iter(placed)
+    decoder.tensor_maps.clear()
     for i, (variable, value) in enumerate(zip(kernel.params, args, strict=True)):
         if isinstance(value, np.ndarray) and _is_pointer(variable):
             value = next(addresses)[1]
+        elif isinstance(value, TensorMap):
+            value = _bind_map(decoder, value, variable, i, *next(addresses))
         data = encode_parameter(variable, value, i)
         start = decoder.param_offsets[variable.name]
         decoder.param.bytes[start : start + variable.size] = np.frombuffer(data, np.uint8)
@@ -111,6 +116,23 @@ def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any],
     for allocation in unique.values():
         arena.slice(allocation)[:] = host_bytes(allocation.host, allocation.size)
     return list(unique.values())
+
+
+def _bind_map(decoder: Decoder, tensor_map: TensorMap, variable: Variable, number: int,
+              owner: Allocation, start: int) -> bytes:
+    """Give a tensor map a handle, which becomes the value of its parameter."""
+    if variable.size != MAP_BYTES or variable.align % 64:
+        raise SimError(f"argument {number}: a tensor map needs a parameter of {MAP_BYTES} bytes "
+                       f"aligned to 64, '{variable.name}' has {variable.size} aligned to "
+                       f"{variable.align}")
+    if start % 16:
+        raise SimError(f"argument {number}: the tensor of a tensor map starts at {start:#x}, "
+                       "which must be a multiple of 16")
+    if start + tensor_map.reach > owner.start + owner.size:
+        raise SimError(f"argument {number}: a tensor map over {tensor_map.reach} bytes, but "
+                       f"{owner.name} has {owner.start + owner.size - start} from there on")
+    decoder.tensor_maps.append(Box(tensor_map, start - GLOBAL_BASE))
+    return handle(len(decoder.tensor_maps) - 1)
 
 
 def _is_pointer(variable: Variable) -> bool:
