@@ -1,4 +1,4 @@
-"""Tensor maps: what cp.async.bulk.tensor knows of a tensor, as a plain record in place of 128 bytes.
+"""Tensor maps: what cp.async.bulk.tensor knows of a tensor, as a record in place of 128 bytes.
 
 A kernel gets a TensorMap for a `.param .align 64 .b8 [128]` parameter; the bytes there then hold a
 handle. The rules checked here are those of cuTensorMapEncodeTiled (CUDA driver API, Tensor Map
@@ -96,8 +96,8 @@ class Box:
     shorter than the swizzle are spread to its width (CUDA programming guide, "TMA swizzle").
     """
 
-    def __init__(self, tensor_map: TensorMap, start: int) -> None:
-        self.map, self.start = tensor_map, start
+    def __init__(self, tensor_map: TensorMap, start: int, writable: bool = True) -> None:
+        self.map, self.start, self.writable = tensor_map, start, writable
         self.width = tensor_map.width
         extents = [-(-n // step) for n, step in zip(tensor_map.box, tensor_map.element_strides,
                                                     strict=True)]
@@ -143,10 +143,10 @@ def handle(number: int) -> bytes:
     return (_HANDLE + number.to_bytes(8, "little")).ljust(MAP_BYTES, b"\0")
 
 
-def handle_number(data: bytes, count: int) -> int:
+def handle_number(data: bytes, count: int, thread: int) -> int:
     """The number of the tensor map that the bytes stand for; Fault where they are none."""
     number = int.from_bytes(data[8:16], "little")
     if data[:8] != _HANDLE or number >= count:
         raise Fault("the address does not hold a tensor map: give the kernel a "
-                    "tilec.sim.TensorMap for a parameter of 128 bytes aligned to 64")
+                    "tilec.sim.TensorMap for a parameter of 128 bytes aligned to 64", thread)
     return number
