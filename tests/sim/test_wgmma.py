@@ -305,6 +305,18 @@ def test_groups_accumulate_in_order(seed: int | None) -> None:
     assert (pair("{f} {w} {c} {w} {w} {c} {t} 1; {w} {c} {t} 0;", seed) == 64).all()
 
 
+@pytest.mark.parametrize("seed", [None, *range(8)])
+def test_warps_wait_at_times_of_their_own(seed: int | None) -> None:
+    """Half of the warps come later to the product, and each goes on after its own wait."""
+    body = """setp.lt.u32 %p1, %t, 64; mov.u32 %r1, 0; @%p1 bra GO;
+L:  add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 9; @%p2 bra L;
+GO: {f} {w} {c} {t} 0; add.f32 %d0, %d0, %d0; {f} {w} {c} {t} 0;"""
+    got = pair(body, seed)
+    g = np.arange(64) % 16 < 8  # rows of the first accumulator, whose columns are even
+    assert (got[g][:, ::2] == 48).all() and (got[g][:, 1::2] == 32).all()
+    assert (got[~g] == 32).all()
+
+
 def test_shared_memory_is_read_as_late_as_the_wait() -> None:
     """A store into an operand between issue and wait spoils the result without a seed."""
     spoil = "{f} {w} {c} {t} N; bar.sync 0; mov.u32 %r1, 0; @%first st.shared.b32 [%tile], %r1; "

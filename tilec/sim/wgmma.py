@@ -119,6 +119,7 @@ class Products:
     def reset(self) -> None:
         """Forget the previous CTA; every register needs a fence."""
         self.committed = np.zeros(self.decoder.machine.warps, np.int64)
+        self.covered = self.committed.copy()  # groups that each warp has waited for
         self.pending: list[Product] = []
         self.unfenced = np.ones((len(self.known), self.decoder.lanes), bool)
         self.busy = np.zeros_like(self.unfenced)  # accumulators in flight
@@ -159,29 +160,27 @@ class Products:
     def wait(self, mask: Mask, newest: int) -> None:
         """Finish the groups of each warp but its `newest` last committed ones."""
         waits = self.warps(mask)
-        last = np.where(waits, self.committed - newest, 0).reshape(-1, 4)
+        self.covered[waits] = self.committed[waits] - newest
+        covered = self.covered.reshape(-1, 4)
         for product in self.pending:
-            if (product.numbers < last[product.warpgroup]).any():
+            if (product.numbers < covered[product.warpgroup]).any():
                 self.finish(product)
-        lanes = np.repeat(waits, 32)
-        self.busy[:, lanes] = False
-        self.read[:, lanes] = False
+        self.busy[:, np.repeat(waits, 32)] = False
+        self.read[:, np.repeat(waits, 32)] = False
         left = []
         for product in self.pending:
-            open_warps = product.numbers >= last[product.warpgroup]
-            if open_warps.any():
+            late = product.numbers >= covered[product.warpgroup]
+            if late.any():
                 left.append(product)
-                start = 128 * product.warpgroup
-                mine = start + np.flatnonzero(np.repeat(open_warps, 32))
-                self.busy[np.ix_(product.accumulators, mine)] = True
-                self.read[np.ix_(product.sources, mine)] = True
+                lanes = 128 * product.warpgroup + np.flatnonzero(np.repeat(late, 32))
+                self.busy[np.ix_(product.accumulators, lanes)] = True
+                self.read[np.ix_(product.sources, lanes)] = True
         self.pending = left
 
     def warps(self, mask: Mask) -> Array:
         """Which warps have threads in the mask."""
         machine = self.decoder.machine
-        warps: Array = machine.full(mask).reshape(machine.warps, 32).any(axis=1)
-        return warps
+        return np.asarray(machine.full(mask).reshape(machine.warps, 32).any(axis=1))
 
     def finish(self, last: Product) -> None:
         """Compute the products of a warpgroup up to this one."""
