@@ -14,6 +14,7 @@ import numpy as np
 
 from tilec.sim import flow
 from tilec.sim.banks import OnShared
+from tilec.sim.checks import Checks, Watch, Written
 from tilec.sim.copies import Copies
 from tilec.sim.errors import SimError, Unsupported
 from tilec.sim.machine import Array, Code, Machine, Mask, Moves, positioned
@@ -38,9 +39,12 @@ def numpy_type(ty: str) -> Any:
 
 
 class Decoder:
-    """A kernel decoded for CTAs of `threads` threads; `code[i]` belongs to `where[i]`."""
+    """A kernel decoded for CTAs of `threads` threads; `code[i]` belongs to `where[i]`.
 
-    def __init__(self, module: Module, kernel: Kernel, threads: int) -> None:
+    With `check` its accesses are checked against each other (see sim/checks.py).
+    """
+
+    def __init__(self, module: Module, kernel: Kernel, threads: int, check: bool = False) -> None:
         self.module = module
         self.kernel = kernel
         self.machine = Machine(threads)
@@ -69,6 +73,9 @@ class Decoder:
         }
         self.copies = Copies(self)
         self.unsupported: list[SimError] = []
+        self.code: list[Code] = []
+        self.where: list[Instr | None] = []
+        self.checks = Checks(self, flat) if check else None
         self.pc = 0
         self.frame = 0
         self.scope = kernel.scope
@@ -283,8 +290,6 @@ class Decoder:
 
     def assemble(self, order: list[flow.Placed], flat: flow.Flat) -> None:
         """Decode every instruction at its scheduled place."""
-        self.code: list[Code] = []
-        self.where: list[Instr | None] = []
         self.starts = {placed.block: placed.pc for placed in order}
         for placed in order:
             self.emit(self.machine.join(len(self.code)), None)
@@ -334,6 +339,10 @@ class Decoder:
         if instr.guard is not None and instr.op != "bra":
             code = self.guarded(code, instr)
         return code
+
+    def watch(self, instr: Instr, data: Written | None = None) -> Watch | None:
+        """What must see every access of the present instruction, which writes `data`."""
+        return None if self.checks is None else self.checks.watch(instr, data)
 
     def failing(self, failure: SimError) -> Code:
         """Code that raises, for an instruction that could not be decoded."""

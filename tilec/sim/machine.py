@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilec.errors import Location
 from tilec.sim.errors import Fault, SimError, Unsupported
 from tilec.sim.ptx import Instr, align_up
+
+if TYPE_CHECKING:
+    from tilec.sim.order import Order
 
 Array = np.ndarray[Any, Any]
 Mask = Array | None
@@ -30,10 +33,14 @@ _NOWHERE = 1 << 60
 
 @dataclass(slots=True)
 class Barrier:
-    """One CTA barrier: who arrived, who waits, and how many threads it expects (None: all)."""
+    """One CTA barrier: who arrived, who waits, and how many threads it expects (None: all).
+
+    `row` is what comes before those who arrived (see sim/order.py), where that is kept.
+    """
 
     arrived: Array
     expected: int | None = None
+    row: Array | None = None
     waiting: list[tuple[int, Array, Callable[[Array], None] | None]] = field(default_factory=list)
 
 
@@ -52,6 +59,7 @@ class Machine:
         self.stripes = 1
         self.drift: Callable[[], None] | None = None  # lets asynchronous copies happen
         self.max_steps = 0
+        self.order: Order | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -225,6 +233,8 @@ class Machine:
             raise Fault(f"arrives again at barrier {number}, which it has not left",
                         int(np.flatnonzero(twice)[0]))
         barrier.arrived = barrier.arrived | mask
+        if self.order is not None:
+            barrier.row = self.order.release(np.flatnonzero(mask), barrier.row)
         if wait_at is not None:
             barrier.waiting.append((wait_at, mask, finish))
         return self.released(barrier)
@@ -248,9 +258,13 @@ class Machine:
         for number, other in list(self.barriers.items()):
             if other is barrier:
                 del self.barriers[number]
-        for _, _, finish in barrier.waiting:
+        for _, mask, finish in barrier.waiting:
             if finish is not None:
                 finish(barrier.arrived)
+            if self.order is not None and barrier.row is not None:
+                self.order.acquire(np.flatnonzero(mask), barrier.row)
+        if self.order is not None and barrier.row is not None and barrier.expected is None:
+            self.order.settle(barrier.row)
         return [(at + 1, mask) for at, mask, _ in barrier.waiting]
 
     def deadlock(self, where: Sequence[Instr | None]) -> SimError:
@@ -294,7 +308,7 @@ def place_of(instr: Instr | None) -> str:
     if instr is None:
         return "end of the kernel"
     source = f"{instr.loc.file}:{instr.loc.line}, " if instr.loc else ""
-    return f"{source}PTX line {instr.line}: {instr.text.strip()}"
+    return f"{source}PTX line {instr.line}: {' '.join(instr.text.split())}"
 
 
 def positioned(message: str, instr: Instr | None) -> SimError:
