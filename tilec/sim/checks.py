@@ -34,7 +34,6 @@ class Checks:
         narrowest = granules(flat)
         self.shared = Shadow(self.order, decoder.shared, SHARED_START, narrowest["shared"])
         self.arena = Shadow(self.order, decoder.arena, GLOBAL_BASE, narrowest["global"])
-        self.on_unwritten: Callable[[int], None] = lambda at: None
 
     def reset(self) -> None:
         """A new launch."""
@@ -55,6 +54,8 @@ class Checks:
         acquires = not {"acquire", "acq_rel"}.isdisjoint(instr.mods)
         releases = not {"release", "acq_rel"}.isdisjoint(instr.mods)
         copies = self.decoder.copies if instr.op == "cp" else None
+        undefined = self.decoder.undefined
+        assert undefined is not None
 
         def see(memory: Space, threads: Array, offsets: Array, width: int, writes: bool) -> None:
             shadow = by_memory.get(id(memory))
@@ -68,11 +69,13 @@ class Checks:
                             atomic=atomic)
             if not writes:
                 if not shadow.load(access).all() and shadow is self.shared:
-                    self.on_unwritten(at)
+                    undefined.wake()
             elif data is None:
                 shadow.store(access)
             else:
                 shadow.store(access, lambda: data(threads).reshape(-1, shadow.granule))
+            if writes and shadow is self.shared and instr.op not in ("st", "stmatrix"):
+                undefined.define(offsets, width)
             if acquires or releases:
                 order.atomic(threads, [(memory.name, o) for o in offsets.tolist()], acquires,
                              releases)

@@ -177,8 +177,9 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
         decoder.local.bytes[:] = 0xFF
         decoder.clear_registers()
         decoder.copies.reset()
-        if decoder.checks is not None:
+        if decoder.checks is not None and decoder.undefined is not None:
             decoder.checks.begin(f"({x}, {y}, {z})")
+            decoder.undefined.begin()
         machine.reset()
         try:
             machine.run(decoder.code, decoder.where)
