@@ -31,7 +31,7 @@ Step = Callable[[Mask], Any]
 
 _MOVES: dict[str, tuple[int, ...]] = {
     "mov": (1,), "cvt": (1,), "prmt": (1, 2), "selp": (1, 2), "shl": (1,), "shr": (1,),
-    "shf": (1, 2), "bfe": (1,), "shfl": (1,), "ld": (), "st": (1,), "ldmatrix": (),
+    "shf": (1, 2), "bfe": (1,), "bfi": (1, 2), "shfl": (1,), "ld": (), "st": (1,), "ldmatrix": (),
     "stmatrix": (1,),
 }
 """Which operands of an instruction are bits that it moves; the others say where to."""
@@ -120,7 +120,7 @@ class Undefined:
         if not (addresses or consumed or results):
             return None
         mix = _bitwise(decoder, instr, self) if instr.op in _BITWISE else _spread(
-            instr, synced, sources)
+            decoder, instr, synced, sources)
 
         def run(mask: Mask) -> None:
             self.demand(addresses, mask, "uses an address that depends on")
@@ -299,15 +299,17 @@ def _bitwise(decoder: Decoder, instr: Instr, undefined: Undefined) -> Callable[[
     return mix
 
 
-def _spread(instr: Instr, synced: bool, sources: list[Array]) -> Callable[[Array], Any]:
-    """All bits of a result, or of its halves, are undefined where any of the inputs are; what
-    warps do together is, where any lane's are."""
-    halves = instr.type.endswith("x2") and all(s.dtype == np.uint32 for s in sources)
+def _spread(decoder: Decoder, instr: Instr, synced: bool, sources: list[Array]
+            ) -> Callable[[Array], Any]:
+    """All bits of a result, or of a half of a packed one, are undefined where any of the inputs
+    are; what warps do together is, where any lane's are."""
+    if instr.type.endswith("x2"):
+        return lambda result: _halves(result, _any([_by_half(s) for s in sources]))
+    if instr.op == "cvt" and instr.mods[-2].endswith("x2"):  # of two values, the upper one first
+        pair = [decoder.moved_source(o, "b" + instr.type[1:]) for o in instr.operands[2:0:-1]]
+        return lambda result: _halves(result, (np.stack(pair, axis=1) != 0).reshape(-1))
 
     def mix(result: Array) -> Any:
-        if halves and result.dtype == np.uint32:
-            pairs = _any([s.view(np.uint16) for s in sources])
-            return 0 if pairs is None else (pairs * np.uint16(0xFFFF)).view(np.uint32)
         unclear = _any(sources)
         if unclear is None:
             return 0
@@ -316,3 +318,20 @@ def _spread(instr: Instr, synced: bool, sources: list[Array]) -> Callable[[Array
         return np.where(unclear, ones(result), 0)
 
     return mix
+
+
+def _by_half(array: Array) -> Array:
+    """Which halves of the elements are not zero."""
+    if array.dtype == bool:
+        return array.repeat(2)
+    return array.view(f"u{array.dtype.itemsize // 2}") != 0
+
+
+def _halves(result: Array, unclear: Array | None) -> Any:
+    """Undefined bits of a packed result from a truth value for each of its halves."""
+    if unclear is None:
+        return 0
+    if result.dtype == bool:
+        return unclear.reshape(-1, 2).any(axis=1)
+    half = np.dtype(f"u{result.dtype.itemsize // 2}")
+    return (unclear * np.iinfo(half).max).astype(half).view(result.dtype)
