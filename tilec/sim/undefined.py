@@ -32,7 +32,7 @@ Step = Callable[[Mask], Any]
 _MOVES: dict[str, tuple[int, ...]] = {
     "mov": (1,), "cvt": (1,), "prmt": (1, 2), "selp": (1, 2), "shl": (1,), "shr": (1,),
     "shf": (1, 2), "bfe": (1,), "bfi": (1, 2), "shfl": (1,), "ld": (), "st": (1,), "ldmatrix": (),
-    "stmatrix": (1,),
+    "stmatrix": (1,), "mma": (1, 2, 3),
 }
 """Which operands of an instruction are bits that it moves; the others say where to."""
 _BITWISE = ("and", "or", "xor", "not", "lop3")

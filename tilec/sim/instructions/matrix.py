@@ -133,6 +133,8 @@ def mma(decoder: Decoder, instr: Instr) -> Code:
     if [len(arrays) for arrays in held] != expected:
         raise Unsupported(f"mma of this shape with other than {expected} registers")
     targets, a, b, c = held
+    if decoder.moved is not None:
+        return _mma_of_undefined(held, types, rows)
 
     def body(mask: Mask) -> None:
         left, right = along_k(a, types[1], rows), along_k(b, types[2], 1)
@@ -147,6 +149,22 @@ def mma(decoder: Decoder, instr: Instr) -> Code:
             store(target, value, mask)
 
     return decoder.synced(decoder.constant(0xFFFFFFFF, np.uint32), body)
+
+
+def _mma_of_undefined(held: list[list[Array]], types: tuple[str, ...], rows: int) -> Code:
+    """Code for undefined bits in place of values: a row of a and a column of b spoil results."""
+    targets, a, b, c = held
+    word = np.dtype(f"u{TYPE_BYTES[types[0]]}")
+
+    def code(mask: Mask) -> None:
+        left = (along_k(a, types[1], rows) != 0).any(axis=-1)
+        right = (along_k(b, types[2], 1) != 0).any(axis=-1)
+        unclear = left[:, :, None] | right[:, None] | (along_n(c, types[0], rows) != 0)
+        bits = registers((unclear * np.iinfo(word).max).astype(word), types[0])
+        for target, value in zip(targets, bits, strict=True):
+            store(target.view(f"u{target.itemsize}"), value, mask)
+
+    return code
 
 
 def _form(instr: Instr) -> tuple[int, int, tuple[str, ...]]:
