@@ -131,7 +131,7 @@ class Kernel:
 class Module:
     """A parsed PTX text. `shared_bytes` of its kernels counts static shared memory only.
 
-    `decoded` keeps what a launch made of a kernel, by name and threads.
+    `decoded` keeps what a launch made of a kernel, by name, threads and checks.
     """
 
     text: str
@@ -141,7 +141,7 @@ class Module:
     functions: dict[str, Kernel] = field(default_factory=dict)
     scope: Scope = field(default_factory=Scope)
     files: dict[int, str] = field(default_factory=dict)
-    decoded: dict[tuple[str, int], Any] = field(default_factory=dict)
+    decoded: dict[tuple[str, int, bool], Any] = field(default_factory=dict)
 
 
 TYPE_BYTES = {
