@@ -262,8 +262,8 @@ def test_shared_memory() -> None:
 def test_products() -> None:
     """Row 3 of a is undefined: so is row 3 of d, and no other."""
     body = """mov.b32 %r8, 0; shr.u32 %r5, %t, 2; setp.ne.u32 %p1, %r5, 3; @%p1 mov.b32 %r7, 0;
-    mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {{%r1, %r2, %r3, %r4}}, {{%r7, %r8}}, {{%r8}},
-        {{%r8, %r8, %r8, %r8}}; {} st.global.b32 [%o+128], %r3;"""
+    mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {{%r1, %r2, %r3, %r4}}, {{%r7, %r8}},
+        {{%r8}}, {{%r8, %r8, %r8, %r8}}; {} st.global.b32 [%o+128], %r3;"""
     clean(body.format("@%p1 st.global.b32 [%o], %r1;"), block=32)
     fails(body.format("@!%p1 st.global.b32 [%o], %r2;"), "thread 12", block=32)
 

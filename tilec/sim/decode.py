@@ -102,7 +102,7 @@ class Decoder:
         self.named: list[Register] = []
         self.assigned: list[Register] = []
         self.moved: set[int] | None = None  # while a twin is decoded: the operands that it moves
-        self.inside: list[Step] | None = None
+        self.step: Step | None = None
         self.pc = 0
         self.frame = 0
         self.scope = kernel.scope
@@ -212,8 +212,6 @@ class Decoder:
                 raise Unsupported("128-bit registers")
             kind = np.bool_ if found[1] == "pred" else _UINT[TYPE_BYTES[found[1]]]
             array = self.registers[key] = self.allocate(kind)
-            if self.undefined is not None:
-                self.undefined.bits[key] = np.zeros_like(array)
         return array
 
     def allocate(self, kind: Any) -> Array:
@@ -392,14 +390,16 @@ class Decoder:
     def instruction(self, instr: Instr) -> Code:
         """One instruction as code; what cannot be decoded raises when it is executed."""
         self.scope = instr.scope
-        self.named, self.assigned, self.inside = [], [], None
+        self.named, self.assigned = [], []
+        step = self.step = None if self.undefined is None else Step(self, instr)
         try:
             rule = rule_of(instr)
             if rule is None:
                 raise Unsupported(f"the instruction '{instr.op}'")
             code = rule(self, instr)
-            if self.undefined is not None:
-                code = self.followed(code, instr)
+            if self.undefined is not None and step is not None:
+                self.undefined.note(step, self.named, self.assigned)
+                code = code if step.synced else self.undefined.after(step, code)
         except (Unsupported, ValueError, IndexError, KeyError) as error:
             reason = str(error) if isinstance(error, Unsupported) else "this form of instruction"
             code = self.failing(positioned(f"the simulator does not know {reason}", instr))
@@ -408,8 +408,8 @@ class Decoder:
             code = self.products.watch(instr, code)
         if instr.guard is not None and instr.op != "bra":
             code = self.guarded(code, instr)
-        if instr.guard is not None and self.undefined is not None:
-            code = self.undefined.guarded(self, instr, code)
+        if instr.guard is not None and self.undefined is not None and step is not None:
+            code = self.undefined.guarded(step, code)
         return code
 
     def watch(self, instr: Instr, data: Written | None = None) -> Watch | None:
@@ -418,18 +418,13 @@ class Decoder:
             return None
         return self.checks.watch(instr, data)
 
-    def followed(self, code: Code, instr: Instr) -> Code:
-        """The code of an instruction, after what it does to undefined bits."""
-        assert self.undefined is not None
-        assigned, inside = self.assigned, self.inside
-        step = self.undefined.step(self, instr, inside is not None)
-        self.assigned = assigned
-        if step is None:
-            return code
-        if inside is None:
-            return self.undefined.after(step, code)
-        inside.append(step)
-        return code
+    def here(self) -> tuple[Any, ...]:
+        """The instruction that is being decoded."""
+        return self.scope, self.frame, self.pc, self.index, self.entry
+
+    def go(self, place: tuple[Any, ...]) -> None:
+        """Decode for another place, which `here` gave."""
+        self.scope, self.frame, self.pc, self.index, self.entry = place
 
     def twin(self, instr: Instr, moved: set[int]) -> Code:
         """The instruction as code that moves undefined bits."""
@@ -456,9 +451,9 @@ class Decoder:
         machine, pc = self.machine, self.pc
         if self.moved is not None:
             return body
-        if self.undefined is not None:
-            self.inside = []
-            body = self.undefined.after_late(self.inside, body)
+        if self.undefined is not None and self.step is not None:
+            self.step.synced = True
+            body = self.undefined.after(self.step, body)
         everyone = not members.flags.writeable and bool((members == 0xFFFFFFFF).all())
 
         def code(mask: Mask) -> Moves | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Register = tuple[int, int, str]
 """Frame, scope and name: the key of Decoder.registers."""
-Step = Callable[[Mask], Any]
+Run = Callable[[Mask], Any]
 
 _MOVES: dict[str, tuple[int, ...]] = {
     "mov": (1,), "cvt": (1,), "prmt": (1, 2), "selp": (1, 2), "shl": (1,), "shr": (1,),
@@ -41,17 +41,51 @@ _EFFECTS = ("st", "stmatrix", "red", "atom", "cp", "bra", "brx", "bar", "barrier
 _CONSUMES = ("red", "atom", "cp", "brx", "bar", "barrier", "mbarrier", "wgmma")
 
 
+class Step:
+    """What one instruction does to undefined bits, made out when it is first asked for.
+
+    Reads and writes are the registers that its rule has named; a synced instruction is one that
+    whole warps do together.
+    """
+
+    def __init__(self, decoder: Decoder, instr: Instr) -> None:
+        self.decoder, self.instr = decoder, instr
+        self.place = decoder.here()
+        self.synced = False
+        self.reads: list[Register] = []
+        self.writes: list[Register] = []
+        self.run: Run | None = None
+
+    def __call__(self, mask: Mask) -> None:
+        if self.run is None:
+            self.decoder.go(self.place)
+            assert self.decoder.undefined is not None
+            self.run = self.decoder.undefined.made(self)
+        self.run(mask)
+
+
+class Bits(dict[Register, Array]):
+    """The undefined bits of registers, in arrays of their types made when first asked for."""
+
+    def __init__(self, registers: dict[Register, Array]) -> None:
+        self.registers = registers
+
+    def __missing__(self, key: Register) -> Array:
+        made = self[key] = np.zeros_like(self.registers[key])
+        return made
+
+
 class Undefined:
     """The undefined bits of one kernel's CTA; `live` once there may be some that matter."""
 
     def __init__(self, decoder: Decoder, flat: Flat) -> None:
         self.decoder = decoder
         self.live = False
-        self.bits: dict[Register, Array] = {}
+        self.bits = Bits(decoder.registers)
         self.uses: dict[int, tuple[set[Register], set[Register]]] = {}
         self.never_written: list[Register] = []
         self.sources: list[str] = []
-        self.waiting: tuple[Step, Mask] = (lambda mask: None), None
+        self.waiting: tuple[Run, Mask] = (lambda mask: None), None
         instrs = [entry.instr for entry in flat.entries if entry.instr is not None]
         # A generic store may reach memory of any space, which is not followed.
         self.follows = not any(i.op == "st" and _memory(i) == "generic" for i in instrs)
@@ -94,20 +128,26 @@ class Undefined:
 
     # Decoding
 
-    def step(self, decoder: Decoder, instr: Instr, synced: bool) -> Step | None:
-        """What the instruction just decoded does to undefined bits; None if nothing."""
-        assigned, reads = list(decoder.assigned), list(decoder.named)
+    def note(self, step: Step, named: list[Register], assigned: list[Register]) -> None:
+        """An instruction has been decoded, with these registers, in the order of naming."""
+        decoder, guard = step.decoder, step.instr.guard
+        step.reads, step.writes = named, assigned
         for key in assigned:
-            reads.remove(key)
-        guard = [] if instr.guard is None else [decoder.key(instr.guard)]
-        self.uses[decoder.index] = {*reads, *filter(None, guard)}, set() if guard else {*assigned}
+            named.remove(key)
+        condition = None if guard is None else decoder.key(guard)
+        self.uses[decoder.index] = (
+            {*named, condition} if condition else {*named}, set() if guard else {*assigned})
+
+    def made(self, step: Step) -> Run:
+        """A step as code."""
+        decoder, instr, reads = step.decoder, step.instr, step.reads
         moved = _moved(instr)
         through = [decoder.key(o.items[0].name) for o in _flatten(instr.operands)
                    if o.kind == "addr"]
         data = [] if moved is None else [decoder.key(o.name) for o in moved]
         sources = [self.bits[k] for k in reads if k not in data and k not in through]
-        addresses = [self.bits[k] for k in through if k in self.bits]
-        results = [self.bits[k] for k in assigned]
+        addresses = [self.bits[k] for k in through if k in decoder.registers]
+        results = [self.bits[k] for k in step.writes]
         if moved is not None:
             twin = decoder.twin(instr, {id(o) for o in moved})
             return self._move(instr, twin, addresses, sources, results)
@@ -117,10 +157,8 @@ class Undefined:
             ty = f"b{8 * TYPE_BYTES[instr.type]}"
             consumed = [decoder.moved_source(o, ty) for o in _flatten(instr.operands[1:2])]
         verb = "stores" if leaves else "uses"
-        if not (addresses or consumed or results):
-            return None
         mix = _bitwise(decoder, instr, self) if instr.op in _BITWISE else _spread(
-            decoder, instr, synced, sources)
+            decoder, instr, step.synced, sources)
 
         def run(mask: Mask) -> None:
             self.demand(addresses, mask, "uses an address that depends on")
@@ -132,7 +170,7 @@ class Undefined:
         return run
 
     def _move(self, instr: Instr, twin: Code, addresses: list[Array], sources: list[Array],
-              results: list[Array]) -> Step:
+              results: list[Array]) -> Run:
         """A step of an instruction that moves bits: where to depends on addresses and sources."""
         loads = instr.op in ("ld", "ldmatrix")
         flags = [r for r in results if r.dtype == bool] if instr.op == "shfl" else []
@@ -153,7 +191,7 @@ class Undefined:
 
         return run
 
-    def after(self, step: Step, code: Code) -> Code:
+    def after(self, step: Step, code: Run) -> Run:
         """The code, after the step where undefined bits are followed."""
 
         def run(mask: Mask) -> Any:
@@ -165,19 +203,6 @@ class Undefined:
 
         return run
 
-    def after_late(self, step: list[Step], body: Callable[[Mask], None]) -> Callable[[Mask], None]:
-        """The same for an instruction of warps, whose step is known only when it is decoded."""
-
-        def run(mask: Mask) -> None:
-            for each in step:
-                if self.live:
-                    each(mask)
-                else:
-                    self.waiting = each, mask
-            body(mask)
-
-        return run
-
     def wake(self) -> None:
         """The instruction under way reads what was never written."""
         if not self.live and self.follows:
@@ -185,13 +210,12 @@ class Undefined:
             step, mask = self.waiting
             step(mask)
 
-    def guarded(self, decoder: Decoder, instr: Instr, code: Code) -> Code:
+    def guarded(self, step: Step, code: Code) -> Code:
         """The code with a look at its guard."""
-        assert instr.guard is not None
-        key = decoder.key(instr.guard)
+        instr = step.instr
+        key = step.decoder.key(instr.guard or "")
         assert key is not None
-        guard = self.bits[key]
-        results = [self.bits[k] for k in decoder.assigned]
+        guard, results = self.bits[key], [self.bits[k] for k in step.writes]
 
         def run(mask: Mask) -> Any:
             if not self.live:
@@ -217,7 +241,7 @@ class Undefined:
 
     def analyse(self, flat: Flat, order: list[Placed]) -> None:
         """Find the registers that may be read before anything has written them."""
-        number = {key: i for i, key in enumerate(self.bits)}
+        number = {key: i for i, key in enumerate(self.bits.registers)}
         full = (1 << len(number)) - 1
         written = dict.fromkeys((p.block for p in order), full)  # on every way to a block's start
         written[order[0].block] = 0

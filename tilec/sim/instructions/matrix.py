@@ -160,7 +160,7 @@ def _mma_of_undefined(held: list[list[Array]], types: tuple[str, ...], rows: int
         left = (along_k(a, types[1], rows) != 0).any(axis=-1)
         right = (along_k(b, types[2], 1) != 0).any(axis=-1)
         unclear = left[:, :, None] | right[:, None] | (along_n(c, types[0], rows) != 0)
-        bits = registers((unclear * np.iinfo(word).max).astype(word), types[0])
+        bits = registers(unclear.astype(word) * word.type(np.iinfo(word).max), types[0])
         for target, value in zip(targets, bits, strict=True):
             store(target.view(f"u{target.itemsize}"), value, mask)
 
