@@ -160,7 +160,8 @@ def test_forms(form: str) -> None:
 
 
 @pytest.mark.parametrize("config", [
-    {"element": "f8e4m3", "k": 128, "n": 128}, {"element": "i8", "total": "i32", "k": 128, "n": 128},
+    {"element": "f8e4m3", "k": 128, "n": 128},
+    {"element": "i8", "total": "i32", "k": 128, "n": 128},
     {"element": "f32", "k": 32, "n": 32}, {"element": "f8e5m2", "k": 128, "m": 128, "a": "m",
                                            "b": "k"}])
 def test_only_16_bit_operands_are_turned(config: dict[str, Any]) -> None:
