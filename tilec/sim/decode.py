@@ -6,6 +6,7 @@ through a view of its own type. Constants and addresses become arrays too, once.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +15,28 @@ import numpy as np
 
 from tilec.sim import flow
 from tilec.sim.banks import OnShared
+from tilec.sim.bulk import Transfers
+from tilec.sim.checks import Checks, Watch, Written
 from tilec.sim.copies import Copies
 from tilec.sim.errors import SimError, Unsupported
 from tilec.sim.machine import Array, Code, Machine, Mask, Moves, positioned
-from tilec.sim.memory import GLOBAL_BASE, SHARED_START, Global, Local, Space, Window
+from tilec.sim.mbarrier import MBarriers
+from tilec.sim.memory import (
+    GLOBAL_BASE,
+    RANK_BITS,
+    SHARED_START,
+    Global,
+    Local,
+    Shared,
+    Space,
+    Window,
+)
 from tilec.sim.parser import shared_variables
 from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable, align_up
 from tilec.sim.rules import rule_of
+from tilec.sim.tensormap import Box
+from tilec.sim.undefined import Register, Step, Undefined
+from tilec.sim.wgmma import Products, registers
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _INT = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
@@ -38,12 +54,15 @@ def numpy_type(ty: str) -> Any:
 
 
 class Decoder:
-    """A kernel decoded for CTAs of `threads` threads; `code[i]` belongs to `where[i]`."""
+    """A kernel decoded for CTAs of `threads` threads; `code[i]` belongs to `where[i]`.
 
-    def __init__(self, module: Module, kernel: Kernel, threads: int) -> None:
+    With `check` its accesses are checked against each other (see sim/checks.py).
+    """
+
+    def __init__(self, module: Module, kernel: Kernel, threads: int, check: bool = False) -> None:
         self.module = module
         self.kernel = kernel
-        self.machine = Machine(threads)
+        self.machine = Machine(threads, math.prod(kernel.cluster))
         self.lanes = self.machine.lanes
         self.pools: dict[Any, list[Array]] = {}
         self.pool_used: dict[Any, int] = {}
@@ -52,6 +71,7 @@ class Decoder:
         self.carry = np.zeros(self.lanes, bool)
         self.on_print: Callable[[str], None] = print
         self.on_shared: OnShared | None = None
+        self.tensor_maps: list[Box] = []  # those of the present launch, by handle
         self.specials = self.special_registers()
         self.arena = Global()
         self.addresses: dict[int, int] = {}
@@ -61,18 +81,35 @@ class Decoder:
         self.static_shared = self.place_shared()
         self.param_offsets, param_bytes = layout(kernel.params)
         self.param = Window("param", 0, param_bytes, writable=False)
-        self.shared = Window("shared", SHARED_START, self.static_shared)
+        self.shared = Shared(self.static_shared, math.prod(kernel.cluster))
         self.local = Local(self.lanes, self.place_locals(flat))
         self.spaces: dict[str, Space] = {
-            "global": self.arena, "const": self.arena, "shared": self.shared, "local": self.local,
-            "param": self.param,
+            "global": self.arena, "const": self.arena, "shared": self.shared,
+            "shared::cluster": self.shared, "local": self.local, "param": self.param,
         }
+        self.mbarriers = MBarriers(self)
         self.copies = Copies(self)
+        self.transfers = Transfers(self)
+        self.products = Products(self, {
+            operand.name for entry in flat.entries if entry.instr and entry.instr.op == "wgmma"
+            for operand in registers(entry.instr.operands[:2])})
+        self.machine.engines = [self.copies, self.transfers, self.products]
         self.unsupported: list[SimError] = []
+        self.code: list[Code] = []
+        self.where: list[Instr | None] = []
+        self.checks = Checks(self, flat) if check else None
+        self.undefined = Undefined(self, flat) if check else None
+        self.named: list[Register] = []
+        self.assigned: list[Register] = []
+        self.moved: set[int] | None = None  # while a twin is decoded: the operands that it moves
+        self.step: Step | None = None
         self.pc = 0
         self.frame = 0
         self.scope = kernel.scope
-        self.assemble(flow.schedule(flat), flat)
+        order = flow.schedule(flat)
+        self.assemble(order, flat)
+        if self.undefined is not None:
+            self.undefined.analyse(flat, order)
 
     # Layout of variables
 
@@ -135,19 +172,20 @@ class Decoder:
 
     def special_registers(self) -> dict[str, Array]:
         """Arrays of the special registers; those of the grid and the thread are filled later."""
-        lane = self.machine.lane
+        machine, lane = self.machine, self.machine.lane
         bit = np.uint32(1) << lane
         below = bit - np.uint32(1)
         names = {
-            "%laneid": lane, "%warpid": self.machine.warp.astype(np.uint32),
+            "%laneid": lane,
+            "%warpid": (machine.warp % (machine.cta_lanes // 32)).astype(np.uint32),
             "%lanemask_eq": bit, "%lanemask_lt": below, "%lanemask_le": below | bit,
             "%lanemask_gt": ~(below | bit), "%lanemask_ge": ~below,
         }
-        fixed = {"%nwarpid": self.machine.warps, "%warpsize": 32, "WARP_SZ": 32, "%nsmid": 1,
-                 "%cluster_nctarank": 1}
+        fixed = {"%nwarpid": machine.cta_lanes // 32, "%warpsize": 32, "WARP_SZ": 32, "%nsmid": 1,
+                 "%cluster_nctarank": math.prod(self.kernel.cluster)}
         for base in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid",
                      "cluster_nctaid"):
-            fixed |= {f"%{base}.{axis}": int(base == "cluster_nctaid") for axis in "xyz"}
+            fixed |= {f"%{base}.{axis}": 0 for axis in "xyz"}
         for name in ("smid", "gridid", "cluster_ctarank", "clock", "clock_hi", "clock64",
                      "globaltimer", "total_smem_size", "dynamic_smem_size"):
             fixed["%" + name] = 0
@@ -156,12 +194,18 @@ class Decoder:
             names[name] = np.full(self.lanes, value, np.uint64 if wide else np.uint32)
         return names
 
+    def key(self, name: str) -> Register | None:
+        """Which register a name stands for here; None if no scope declares it."""
+        found = self.scope.find_reg(name)
+        return None if found is None else (self.frame, id(found[0]), name)
+
     def register(self, name: str) -> Array | None:
         """The array of a register, made when first named; None if no scope declares it."""
         found = self.scope.find_reg(name)
         if found is None:
             return None
         key = (self.frame, id(found[0]), name)
+        self.named.append(key)
         array = self.registers.get(key)
         if array is None:
             if found[1] == "b128":
@@ -204,17 +248,19 @@ class Decoder:
         have no such reading.
         """
         kind = numpy_type(ty)
+        if self.moved is not None and id(operand) in self.moved:
+            return self.moved_source(operand, ty)
         if operand.kind == "reg":
             array = self.register(operand.name)
             if array is None:
                 array = self.specials.get(operand.name)
             if array is None:
-                return self.constant(self.symbol(operand.name)[1], kind)
+                return self.address_of(operand.name, 0, kind)
             if operand.negated:
                 raise Unsupported("a negated operand here")
             return as_type(array, kind)
         if operand.kind == "sym":
-            return self.constant(self.symbol(operand.name)[1] + operand.value, kind)
+            return self.address_of(operand.name, operand.value, kind)
         if operand.kind == "imm":
             if ty in ("f32", "f64"):
                 return self.constant(float(operand.value), kind)
@@ -248,11 +294,23 @@ class Decoder:
         if operand.kind == "sink":
             return self.allocate(kind)
         array = self.register(operand.name) if operand.kind == "reg" else None
+        if array is not None:
+            self.assigned.append(self.named[-1])
+            if self.moved is not None and self.undefined is not None:
+                array = self.undefined.bits[self.named[-1]]
         if array is None:
             raise Unsupported(f"a destination that is no declared register: '{operand.name}'")
         if array.dtype.itemsize > np.dtype(kind).itemsize:
             return array.view((_INT if np.dtype(kind).kind == "i" else _UINT)[array.itemsize])
         return as_type(array, kind)
+
+    def moved_source(self, operand: Operand, ty: str) -> Array:
+        """The undefined bits of a source operand, as a view of the type."""
+        assert self.undefined is not None
+        array = self.register(operand.name) if operand.kind == "reg" else None
+        if array is None:
+            return self.constant(0, numpy_type(ty))
+        return as_type(self.undefined.bits[self.named[-1]], numpy_type(ty))
 
     def pred(self, operand: Operand) -> Callable[[], Array]:
         """A predicate source, with its negation."""
@@ -265,6 +323,17 @@ class Decoder:
         if variable is None:
             raise Unsupported(f"the undeclared name '{name}'")
         return self.variable_address(variable)
+
+    def address_of(self, name: str, plus: int, kind: Any) -> Array:
+        """The address `plus` bytes into a variable, in every lane.
+
+        In a cluster that of a shared variable has the rank of the lane's CTA in it.
+        """
+        space, at = self.symbol(name)
+        if space != "shared" or self.shared.ranks == 1:
+            return self.constant(at + plus, kind)
+        made = (self.machine.cta << RANK_BITS) + (at + plus)
+        return made.astype(kind)
 
     def variable_address(self, variable: Variable) -> tuple[str, int]:
         if variable.space in ("local", "param"):
@@ -283,8 +352,6 @@ class Decoder:
 
     def assemble(self, order: list[flow.Placed], flat: flow.Flat) -> None:
         """Decode every instruction at its scheduled place."""
-        self.code: list[Code] = []
-        self.where: list[Instr | None] = []
         self.starts = {placed.block: placed.pc for placed in order}
         for placed in order:
             self.emit(self.machine.join(len(self.code)), None)
@@ -323,17 +390,52 @@ class Decoder:
     def instruction(self, instr: Instr) -> Code:
         """One instruction as code; what cannot be decoded raises when it is executed."""
         self.scope = instr.scope
+        self.named, self.assigned = [], []
+        step = self.step = None if self.undefined is None else Step(self, instr)
         try:
             rule = rule_of(instr)
             if rule is None:
                 raise Unsupported(f"the instruction '{instr.op}'")
             code = rule(self, instr)
+            if self.undefined is not None and step is not None:
+                self.undefined.note(step, self.named, self.assigned)
+                code = code if step.synced else self.undefined.after(step, code)
         except (Unsupported, ValueError, IndexError, KeyError) as error:
             reason = str(error) if isinstance(error, Unsupported) else "this form of instruction"
             code = self.failing(positioned(f"the simulator does not know {reason}", instr))
+        if instr.op != "wgmma" and any(o.name in self.products.names
+                                       for o in registers(instr.operands)):
+            code = self.products.watch(instr, code)
         if instr.guard is not None and instr.op != "bra":
             code = self.guarded(code, instr)
+        if instr.guard is not None and self.undefined is not None and step is not None:
+            code = self.undefined.guarded(step, code)
         return code
+
+    def watch(self, instr: Instr, data: Written | None = None) -> Watch | None:
+        """What must see every access of the present instruction, which writes `data`."""
+        if self.checks is None or self.moved is not None:
+            return None
+        return self.checks.watch(instr, data)
+
+    def here(self) -> tuple[Any, ...]:
+        """The instruction that is being decoded."""
+        return self.scope, self.frame, self.pc, self.index, self.entry
+
+    def go(self, place: tuple[Any, ...]) -> None:
+        """Decode for another place, which `here` gave."""
+        self.scope, self.frame, self.pc, self.index, self.entry = place
+
+    def twin(self, instr: Instr, moved: set[int]) -> Code:
+        """The instruction as code that moves undefined bits."""
+        assert self.undefined is not None
+        rule, spaces = rule_of(instr), self.spaces
+        assert rule is not None
+        self.moved, self.spaces, self.assigned = moved, self.undefined.spaces, []
+        try:
+            return rule(self, instr)
+        finally:
+            self.moved, self.spaces = None, spaces
 
     def failing(self, failure: SimError) -> Code:
         """Code that raises, for an instruction that could not be decoded."""
@@ -347,6 +449,11 @@ class Decoder:
     def synced(self, members: Array, body: Callable[[Mask], None]) -> Code:
         """Run `body` once all lanes of each thread's member mask stand at this instruction."""
         machine, pc = self.machine, self.pc
+        if self.moved is not None:
+            return body
+        if self.undefined is not None and self.step is not None:
+            self.step.synced = True
+            body = self.undefined.after(self.step, body)
         everyone = not members.flags.writeable and bool((members == 0xFFFFFFFF).all())
 
         def code(mask: Mask) -> Moves | None:
@@ -359,6 +466,21 @@ class Decoder:
                 body(ready)
             if not merged and pc not in machine.blocked:
                 return None
+            return [(pc + 1, ready)]
+
+        return code
+
+    def warpgroups(self, body: Callable[[Mask], None]) -> Code:
+        """Run `body` once all four warps of each thread's warpgroup stand at this instruction."""
+        machine, pc = self.machine, self.pc
+
+        def code(mask: Mask) -> Moves | None:
+            if mask is None and pc not in machine.blocked and self.lanes % 128 == 0:
+                body(mask)
+                return None
+            ready = machine.gate_warpgroups(pc, mask)
+            if np.count_nonzero(ready):
+                body(ready)
             return [(pc + 1, ready)]
 
         return code

@@ -8,7 +8,9 @@ import numpy as np
 
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import Fault, Unsupported
+from tilec.sim.instructions.bulk import bulk
 from tilec.sim.instructions.loadstore import address, locator
+from tilec.sim.instructions.mbarrier import shared_places
 from tilec.sim.machine import Array, Code, Mask
 from tilec.sim.ptx import Instr, Operand
 from tilec.sim.rules import rule
@@ -16,8 +18,12 @@ from tilec.sim.rules import rule
 
 @rule("cp")
 def cp(decoder: Decoder, instr: Instr) -> Code:
-    """cp.async.ca and .cg, .commit_group, .wait_group N and .wait_all."""
+    """cp.async.ca and .cg, .commit_group, .wait_group N, .wait_all and .mbarrier.arrive."""
     copies = decoder.copies
+    if "bulk" in instr.mods:
+        return bulk(decoder, instr)
+    if instr.mods[:3] == ("async", "mbarrier", "arrive"):
+        return _signal(decoder, instr)
     kind = instr.mods[1] if instr.mods[0] == "async" and len(instr.mods) > 1 else ""
     if kind == "commit_group":
         return copies.commit
@@ -35,6 +41,24 @@ def cp(decoder: Decoder, instr: Instr) -> Code:
     return _copy(decoder, instr)
 
 
+def _signal(decoder: Decoder, instr: Instr) -> Code:
+    """cp.async.mbarrier.arrive: the thread's copies so far, when done, arrive at an mbarrier.
+
+    The arrival is one more than the phase expects, unless .noinc says that it is counted already.
+    """
+    places = shared_places(decoder, instr.operands[0], instr)
+    counted = "noinc" in instr.mods
+
+    def code(mask: Mask) -> None:
+        lanes, offsets = places(mask)
+        if not counted:
+            for lane, at in zip(lanes.tolist(), offsets.tolist(), strict=True):
+                decoder.mbarriers.find(at, lane).pending += 1
+        decoder.copies.signal(lanes, offsets, instr)
+
+    return code
+
+
 def _copy(decoder: Decoder, instr: Instr) -> Code:
     """cp.async [shared], [global], size{, bytes to copy | predicate that copies none}."""
     to, origin, size_operand, *rest = instr.operands
@@ -46,6 +70,7 @@ def _copy(decoder: Decoder, instr: Instr) -> Code:
     locate = locator(decoder, to, "shared", instr)
     addresses = address(decoder, origin)[1]
     byte_counts = _byte_counts(decoder, rest, size)
+    watch = decoder.watch(instr)
 
     def code(mask: Mask) -> None:
         ((_, lanes, target),) = locate(mask, size, True)
@@ -55,6 +80,10 @@ def _copy(decoder: Decoder, instr: Instr) -> Code:
             at = int(np.argmax(filled))
             raise Fault(f"cp.async copies {int(filled[at])} of {size} bytes", int(lanes[at]))
         source = _sources(decoder, addresses()[lanes], filled, size, lanes)
+        if watch is not None:
+            for count in np.unique(filled[filled > 0]).tolist():
+                some = filled == count
+                watch(decoder.arena, lanes[some], source[some], count, False)
         decoder.copies.issue(size, lanes, source, target.astype(np.int64), filled)
 
     return code

@@ -83,7 +83,7 @@ def atom(decoder: Decoder, instr: Instr) -> Code:
     operands = list(instr.operands)
     result = operands.pop(0) if instr.op == "atom" else None
     name = next((m for m in instr.mods if m in _OPERATIONS), "")
-    if not name or "async" in instr.mods:
+    if not name:
         raise Unsupported(f"this form of {instr.op}")
     ty = instr.type
     if ty == "b128":
@@ -94,7 +94,7 @@ def atom(decoder: Decoder, instr: Instr) -> Code:
     targets: list[Array | None] = [None] * count
     if result is not None:
         targets = [decoder.dst(o, bits) for o in parts(result)]
-    locate = locator(decoder, operands[0], space_of(instr))
+    locate = locator(decoder, operands[0], space_of(instr), instr)
     updates: list[Update | None] = [None, None]
     if name != "cas":
         updates = [update_of(name, ty, shared) for shared in (False, True)]
