@@ -1,5 +1,4 @@
-"""The PTX of single Hopper ops: who acts, mbarriers, TMA, fences; and what they ask of shared memory.
-"""
+"""The PTX of single Hopper ops: who acts, mbarriers, TMA, fences; and where their buffers lie."""
 
 from __future__ import annotations
 
@@ -98,8 +97,8 @@ def test_a_tile_is_loaded_box_by_box() -> None:
 
 def test_coordinates_are_turned_round() -> None:
     text = ptx(in_elect("gpu.tma_load(%deep, %buf, %one, %x, %x, %x, %y)"))
-    first = re.search(r"tensor\.4d\S* \[%r\d+\], \[%rd\d+, \{(%r\d+), (%r\d+), (%r\d+), (%r\d+)\}\]",
-                      text)
+    first = re.search(r"tensor\.4d\S* \[%r\d+\], \[%rd\d+, \{(%r\d+), (%r\d+), (%r\d+), "
+                      r"(%r\d+)\}\]", text)
     assert first is not None and first[2] == first[3] == first[4] != first[1]
 
 

@@ -169,6 +169,19 @@ def test_only_16_bit_operands_are_turned(config: dict[str, Any]) -> None:
         compile_from(product(**config), SM_90A, "ptx")
 
 
+def test_tf32_drops_bits() -> None:
+    """f32 operands lose their low 13 bits, in the simulator and in the interpreter."""
+    kernel = TextKernel(product(element="f32", k=32, b="k"))
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((64, 32)).astype(np.float32) for _ in range(2))
+    kept = [(x.view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b)]
+    want = kept[0].astype(np.float64) @ kept[1].astype(np.float64).T
+    for level in ("gpu", "ptx"):
+        c = np.full((64, 64), np.nan, np.float32)
+        kernel.run([a, b, c], 1, level)
+        np.testing.assert_allclose(c, want, rtol=1e-5, atol=1e-5, err_msg=level)
+
+
 def test_other_targets_are_refused() -> None:
     module = fixture("gemm_a_branch.tir", lowered=True)
     for name in ("sm_90", "sm_80", "sm_100a"):
