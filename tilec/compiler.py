@@ -52,6 +52,7 @@ from tilec.passes.remove_layout_conversions import RemoveLayoutConversions
 from tilec.passes.reorder import Reorder
 from tilec.passes.reorder_broadcast import ReorderBroadcast
 from tilec.passes.schedule import Schedule
+from tilec.passes.tma import AsyncDots, StoreByTma
 from tilec.passes.unroll import Unroll
 from tilec.target import Target
 
@@ -83,6 +84,8 @@ PIPELINE: tuple[Step, ...] = (
     Step("gpu", Cse(), "rematerialisation leaves equal copies"),
     Step("gpu", Schedule(), "once layouts are settled: what feeds a dot, and how wide it is read"),
     Step("gpu", Pipeline(), "carries the schedule out"),
+    Step("gpu", AsyncDots(), "needs the buffers that their operands lie in"),
+    Step("gpu", StoreByTma(), "once layouts are settled: the value goes through a buffer"),
     Step("gpu", Prefetch(), "needs its buffers; 4 to 19 registers fewer in bf16 products, k = 64"),
     Step("gpu", Cse(), "the copies that run ahead repeat address arithmetic"),
     Step("gpu", Licm(), "a dot's operand that the loop does not change is converted before it"),

@@ -13,7 +13,9 @@ from tilec.ir.layouts import Blocked, DotOperand, Layout, Mma, default_blocked
 from tilec.ir.mma import MIN_SM, THREADS_ALONG_K, MmaInstruction, default_k_width, instruction_of
 from tilec.ir.origins import uses_in_block, walk_back
 from tilec.ir.remarks import remark
+from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import linear_shape, scalar_of, shape_of, with_layout
+from tilec.ir.wgmma import wgmma_layout
 from tilec.passes.base import Pass
 from tilec.passes.layout.edits import convert, legalize, remove_identities
 from tilec.target import DEFAULT, Target
@@ -43,9 +45,11 @@ class AccelerateMatmul(Pass):
     def run(self, module: Module) -> None:
         target = Target.parse(module.attributes.get("target", DEFAULT))
         for func in module.funcs:
+            maps = TensorMaps(func, target)
             for op in func.walk():
                 if isinstance(op, ops.Dot):
-                    choice = choose(op, module.num_warps, target)
+                    choice = _wgmma(op, module.num_warps, target, maps) or \
+                        choose(op, module.num_warps, target)
                     remark(op, "dot", f"{choice.instruction}: {choice.reason}",
                            instruction=choice.instruction, layout=str(choice.layout))
                     op.result.type = with_layout(op.result.type, choice.layout)
@@ -53,6 +57,15 @@ class AccelerateMatmul(Pass):
                         _convert_operands(op, choice)
         legalize(module)
         remove_identities(module)
+
+
+def _wgmma(op: ops.Dot, num_warps: int, target: Target, maps: TensorMaps) -> Choice | None:
+    layout = wgmma_layout(op, num_warps, target, maps)
+    if layout is None:
+        return None
+    m, n = layout.instr_shape[:2]
+    return Choice(layout, f"wgmma.mma_async.sync.aligned.m{m}n{n}",
+                  "TMA brings both operands to shared memory")
 
 
 def choose(op: ops.Dot, num_warps: int, target: Target) -> Choice:

@@ -16,7 +16,7 @@ from tilec.ir.core import Builder, Op, Value
 from tilec.ir.types import SCALARS, Tensor, Type, i1, i32, scalar_of, with_element
 from tilec.passes.fold import constant
 
-_READS = (ops.Load, ops.AsyncCopy)
+_READS = (ops.Load, ops.AsyncCopy, ops.Elect)
 _LOOPS = (ops.For, ops.While)
 
 
@@ -187,6 +187,12 @@ class Expander:
             if copy.mask is not None:
                 mask = builder.emit(ops.And(copy.mask, mask))
             copy.set_operands([*copy.operands[:at], mask, *copy.operands[at + 1:]])
+        elif isinstance(copy, ops.Elect):
+            holds = self.in_range(frame, builder) if frame.runs is None else frame.runs
+            frame.runs = holds
+            if copy.predicate is not None:
+                holds = builder.emit(ops.And(copy.predicate, holds))
+            copy.set_operands([holds])
         builder.insert(copy)
 
     def resolve(self, values: Iterable[Value], frame: _Frame, builder: Builder) -> None:

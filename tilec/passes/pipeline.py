@@ -10,6 +10,7 @@ from tilec.ir.layouts import Blocked, DotOperand, Layout, transpose
 from tilec.ir.types import MemDesc, Scalar, Tensor, layout_of, linear_shape, shape_of
 from tilec.passes.base import Pass
 from tilec.passes.expand import Expander, floats
+from tilec.passes.tma import load_by_tma
 
 
 class Pipeline(Pass):
@@ -21,8 +22,11 @@ class Pipeline(Pass):
     def run(self, module: Module) -> None:
         for func in module.funcs:
             for loop in reversed([op for op in func.walk() if isinstance(op, ops.For)]):
-                if any(0 <= op.stage < loop.num_stages - 1 for op in loop.body):
+                blocks = [op for op in loop.body if isinstance(op, ops.DescriptorLoad)]
+                if blocks or any(0 <= op.stage < loop.num_stages - 1 for op in loop.body):
                     expander = Expander(loop)
+                    if blocks:
+                        load_by_tma(blocks, func, expander, module.attributes.get("target"))
                     for op in list(loop.body):
                         if isinstance(op, ops.Load) and 0 <= op.stage < expander.last and \
                                 op.buffered:

@@ -45,6 +45,10 @@ class _Scheduler:
 
     def run(self, stages: int) -> None:
         asked = self.loop.num_stages > 0
+        blocks = [op for op in self.loop.body if isinstance(op, ops.DescriptorLoad)]
+        if blocks:
+            self.blocks(blocks, stages)
+            return
         loads = [op for op in self.loop.body if isinstance(op, ops.Load)
                  and (asked or feeds_dot(op))]
         self.loop.num_stages = 0
@@ -68,6 +72,22 @@ class _Scheduler:
             giver.buffered = False
         if self.loop.num_stages:
             remark(self.loop, "pipeline", f"pipelined with {stages} stages", stages=stages)
+
+    def blocks(self, loads: list[ops.DescriptorLoad], stages: int) -> None:
+        """Copies by TMA: what is computed ahead is where they go."""
+        reason = self.loop_obstacle(stages) or next(
+            (self.ahead_obstacle(load) for load in loads if self.ahead_obstacle(load)), "")
+        self.loop.num_stages = 1 if reason else stages
+        if reason:
+            remark(self.loop, "pipeline", f"not pipelined: {reason}")
+        else:
+            remark(self.loop, "pipeline", f"pipelined with {stages} stages", stages=stages)
+
+    def ahead_obstacle(self, load: ops.DescriptorLoad) -> str:
+        """Why the load cannot run ahead, or an empty string."""
+        if ahead_sources(self.loop, load.operands):
+            return "a block's place depends on what is not computed ahead"
+        return ""
 
     def assign(self, load: ops.Load, givers: dict[ops.Load, list[ops.Load]]) -> int:
         """Give a load, and those that it needs before, the earliest stages; its stage."""

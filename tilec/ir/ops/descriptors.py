@@ -1,4 +1,4 @@
-"""Ops on blocks of tensors that lie in global memory, as `tl.make_tensor_descriptor` describes them.
+"""Ops on blocks of tensors that lie in global memory, which `tl.make_tensor_descriptor` describes.
 
 Their operands describe the tensor: `base`, a pointer to its first element, and in `place`, one
 after another, its extents (i32), its strides in elements (i64, the last one is 1) and where the

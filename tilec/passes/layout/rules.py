@@ -45,7 +45,7 @@ def _store(op: ops.Store) -> Needs:
             ops.MemdescIndex, ops.MemdescTrans, ops.SharedLoad, ops.SharedStore, ops.AsyncCommit,
             ops.AsyncWait, ops.Return, ops.WarpgroupBarrier, ops.Elect, ops.MbarrierInit,
             ops.MbarrierExpect, ops.MbarrierArrive, ops.MbarrierWait, ops.TmaOp, ops.TmaStoreCommit,
-            ops.TmaStoreWait, ops.FenceAsync, ops.WarpRole, ops.WarpSpecialize)
+            ops.TmaStoreWait, ops.FenceAsync, ops.WarpRole, ops.WarpSpecialize, ops.DescriptorOp)
 def _any(op: Op) -> Needs:
     return [None] * len(op.operands)
 
@@ -88,8 +88,8 @@ def _dot(op: ops.Dot) -> Needs:
     """Tensor cores: operands follow the result; where one has its layout already, its k_width is
     kept. Multiply-adds take any."""
     parent = layout_of(op.result.type)
-    if not isinstance(parent, Mma):
-        return [None, None, parent]
+    if not isinstance(parent, Mma) or parent.version == 3:
+        return [None, None, parent]  # wgmma reads them from shared memory
     k_width = default_k_width(scalar_of(op.a.type))
     for index, value in ((1, op.b), (0, op.a)):
         have = layout_of(value.type)

@@ -1,0 +1,105 @@
+"""Which blocks of described tensors TMA can move, and how the host finds their tensor maps.
+
+A map is a parameter of the kernel beside those that the author wrote. Its attributes say what the
+launch makes it of: `base`, the number of the pointer's parameter, and `extents` and `strides` (in
+elements), expressions over parameters by number, such as "$3 * 2".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilec.ir import ops
+from tilec.ir.axis import AxisAnalysis
+from tilec.ir.core import Func, Op, Value
+from tilec.ir.descriptors import MAX_BOX
+from tilec.ir.layouts import NvmmaShared
+from tilec.ir.ops.descriptors import DescriptorOp
+from tilec.ir.types import MemDesc, Scalar, TensorMap, pointee_of, scalar_of
+from tilec.target import DEFAULT, Target
+
+TMA_SM = 90
+STRIDE_BYTES = 16  # what strides and the first address are multiples of
+_SIGNS: dict[type[Op], str] = {ops.Add: "+", ops.Sub: "-", ops.Mul: "*"}
+
+
+def host_expression(value: Value, func: Func) -> str | None:
+    """An integer as text over the function's parameters; None if the host cannot compute it."""
+    if value.owner is func.body:
+        return f"${value.index}"
+    op = value.op
+    if isinstance(op, ops.Constant):
+        return str(int(op.value))
+    if isinstance(op, ops.Cast):
+        wider = scalar_of(op.result.type).bits >= scalar_of(op.x.type).bits
+        return host_expression(op.x, func) if wider else None
+    sign = _SIGNS.get(type(op)) if op is not None else None
+    if op is None or sign is None:
+        return None
+    a, b = (host_expression(v, func) for v in op.operands)
+    return None if a is None or b is None else f"({a} {sign} {b})"
+
+
+def block_layout(block: Sequence[int], element: Scalar) -> NvmmaShared | None:
+    """The widest swizzle for a block whose rows are contiguous; None where there is none."""
+    row = block[-1] * element.bytes
+    swizzle = next((s for s in (128, 64, 32) if row % s == 0), 0)
+    whole = not swizzle or len(block) != 2 or max(block[0], swizzle // element.bytes) > MAX_BOX
+    return None if whole else NvmmaShared(swizzle, False, element.bits)
+
+
+class TensorMaps:
+    """The tensor maps of one function: which ops can have one, and the parameters made for them."""
+
+    def __init__(self, func: Func, target: object) -> None:
+        self.func = func
+        self.capable = Target.parse(str(target or DEFAULT)).sm >= TMA_SM
+        self.axis = AxisAnalysis(func)
+
+    def obstacle(self, op: DescriptorOp) -> str:
+        """Why TMA cannot move the block, or an empty string."""
+        element = pointee_of(op.base.type)
+        assert isinstance(element, Scalar)
+        extents, strides, _ = op.parts()
+        if not self.capable:
+            return "the target has no TMA"
+        if op.base.owner is not self.func.body:
+            return "the tensor does not begin where a parameter points to"
+        if self.axis.get(op.base).divisibility[0] % STRIDE_BYTES:
+            return "the pointer is not known to be a multiple of 16"
+        if block_layout(op.block, element) is None:
+            return f"no swizzle fits blocks of {list(op.block)}"
+        if any(host_expression(v, self.func) is None for v in (*extents, *strides)):
+            return "the host cannot compute the tensor's extents and strides"
+        if any(self.axis.get(v).divisibility[0] * element.bytes % STRIDE_BYTES
+               for v in strides[:-1]):
+            return "a stride is not known to be a multiple of 16 bytes"
+        return ""
+
+    def parameter(self, op: DescriptorOp, rows: int = 0) -> Value:
+        """The parameter with an op's map, made if there is none. rows: of a copy, if fewer than
+        the block's."""
+        element = pointee_of(op.base.type)
+        assert isinstance(element, Scalar)
+        layout = block_layout(op.block, element)
+        assert layout is not None
+        t = TensorMap((rows or op.block[0], *op.block[1:]), element, layout)
+        extents, strides, _ = op.parts()
+        attributes: dict[str, Any] = {"base": op.base.index}
+        for name, values in (("extents", extents), ("strides", strides)):
+            attributes[name] = tuple(str(host_expression(v, self.func)) for v in values)
+        for arg, have in zip(self.func.args, self.func.arg_attrs, strict=True):
+            if arg.type == t and have == attributes:
+                return arg
+        self.func.arg_attrs.append(attributes)
+        return self.func.body.add_arg(t, f"{op.base.name}_map")
+
+
+def buffer_type(op: DescriptorOp, slots: int = 0) -> MemDesc:
+    """Buffers for an op's block, an array of them if there are slots."""
+    element = pointee_of(op.base.type)
+    assert isinstance(element, Scalar)
+    layout = block_layout(op.block, element)
+    assert layout is not None
+    return MemDesc((*((slots,) if slots else ()), *op.block), element, layout)
