@@ -31,6 +31,7 @@ from tilec.ir.core import Module
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
 from tilec.ir.remarks import remark
+from tilec.ir.tensor_maps import MapRecipe, recipes
 from tilec.ir.verifier import verify
 from tilec.passes.accelerate_matmul import AccelerateMatmul
 from tilec.passes.allocate_shared import AllocateShared
@@ -163,7 +164,8 @@ class Instrument:
 class Compiled:
     """What a compilation made, as far as it went. The modules are there only if they were asked
     to be kept. name: as in the PTX; shared: bytes of shared memory; edited: the file of
-    TILEC_OVERRIDE_DIR that it went on from, if any."""
+    TILEC_OVERRIDE_DIR that it went on from, if any; maps: tensor maps that a launch passes after
+    the author's arguments."""
 
     target: Target
     options: Options
@@ -174,6 +176,7 @@ class Compiled:
     ptx: str = ""
     linked: LinkResult | None = None
     edited: Path | None = None
+    maps: list[MapRecipe] = field(default_factory=list)
 
     def hold(self, stage: Stage, copy: bool) -> None:
         """Keep the texts, and if `copy` the modules at the ends of levels."""
@@ -353,6 +356,7 @@ def _below(level: str, content: Module | str | bytes, target: Target, keep: Comp
         llir = _to_llir(content, target)
         if keep is not None:
             keep.shared = llir.shared_bytes
+            keep.maps = recipes(content.funcs[0])
         return llir.text
     assert isinstance(content, str)
     if level == "ptx":

@@ -136,7 +136,7 @@ def test_run_on_a_device(monkeypatch):
     launched = []
 
     class Fake(Launcher):
-        def __init__(self, function, types, device_index=0):
+        def __init__(self, function, types, device_index, maps):
             launched.append((function, types, device_index))
 
         def launch(self, *args):

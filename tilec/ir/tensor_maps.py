@@ -8,7 +8,7 @@ elements), expressions over parameters by number, such as "$3 * 2".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilec.ir import ops
 from tilec.ir.axis import AxisAnalysis
@@ -47,6 +47,24 @@ def block_layout(block: Sequence[int], element: Scalar) -> NvmmaShared | None:
     swizzle = next((s for s in (128, 64, 32) if row % s == 0), 0)
     whole = not swizzle or len(block) != 2 or max(block[0], swizzle // element.bytes) > MAX_BOX
     return None if whole else NvmmaShared(swizzle, False, element.bits)
+
+
+class MapRecipe(NamedTuple):
+    """What a launch makes a tensor map of; see the top of this file. extents, strides: text."""
+
+    type: TensorMap
+    name: str
+    base: int
+    extents: tuple[str, ...]
+    strides: tuple[str, ...]
+
+
+def recipes(func: Func) -> list[MapRecipe]:
+    """Those of the parameters that the author did not write; they are the last ones."""
+    return [MapRecipe(arg.type, arg.name, have["base"], tuple(have["extents"]),
+                      tuple(have["strides"]))
+            for arg, have in zip(func.args, func.arg_attrs, strict=True)
+            if isinstance(arg.type, TensorMap) and "base" in have]
 
 
 class TensorMaps:

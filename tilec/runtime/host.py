@@ -271,6 +271,7 @@ def numpy_dtype(short: str) -> Any:
 
 def _run(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, int], level: str,
          seed: int | None) -> None:
+    arrays = kernel.bind_maps(arrays, level)
     if level != "ptx":
         tilec.interp.run(kernel.upper.modules[level], kernel.name, arrays, grid, seed)
         return

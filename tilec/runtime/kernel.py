@@ -29,11 +29,13 @@ from tilec.frontend.signature import ArgSpec, Spec, format_spec
 from tilec.instruments import from_knobs, override_folder
 from tilec.ir.core import Module
 from tilec.ir.printer import print_module
+from tilec.ir.tensor_maps import recipes
 from tilec.ir.types import layout_of
 from tilec.language.values import constexpr
 from tilec.runtime import device, host
 from tilec.runtime.cache import DiskCache, source_fingerprint
 from tilec.runtime.launch import Launcher
+from tilec.runtime.maps import MapMaker, from_json, to_json
 from tilec.target import Target
 
 ALIASES = {"ttir": "tile", "ttgir": "gpu"}
@@ -165,13 +167,15 @@ class CompiledKernel:
         meta = json.loads(files["meta.json"])
         linked = LinkResult(files["cubin"], meta["log"], *meta["usage"])
         return Compiled(self.target, self.options, meta["name"], ptx=files["ptx"].decode(),
-                        llir_text=files["ll"].decode(), shared=meta["shared"], linked=linked)
+                        llir_text=files["ll"].decode(), shared=meta["shared"], linked=linked,
+                        maps=list(map(from_json, meta["maps"])))
 
     def _to_disk(self, key: str, made: Compiled) -> None:
         linked = made.linked
         assert linked is not None
         usage = [linked.n_regs, linked.n_spills, linked.stack, linked.static_shared]
-        meta = {"name": made.name, "shared": made.shared, "log": linked.log, "usage": usage}
+        meta = {"name": made.name, "shared": made.shared, "log": linked.log, "usage": usage,
+                "maps": list(map(to_json, made.maps))}
         _DISK.put(key, {"meta.json": json.dumps(meta).encode(), "cubin": linked.cubin,
                         "ptx": made.ptx.encode(), "ll": made.llir_text.encode()})
 
@@ -252,6 +256,13 @@ class CompiledKernel:
                               or "the levels that run are tile, gpu, lowered, ptx and cubin; "
                               "tilec-run takes LLVM IR")
 
+    def bind_maps(self, arrays: list[Any], level: str) -> list[Any]:
+        """Host arguments with the tensor maps that the kernel has at an IR level or "ptx"."""
+        if level == "ptx":
+            return arrays + [MapMaker(r).in_simulator(arrays) for r in self.lower("ptx").maps]
+        func = self.upper.modules[level].funcs[0]
+        return arrays + [MapMaker(r).on_host(arrays) for r in recipes(func)]
+
     def launcher(self, index: int) -> Launcher:
         """The launcher on a CUDA device; compiles and loads the kernel when first needed."""
         found = self._launchers.get(index)
@@ -259,8 +270,8 @@ class CompiledKernel:
             made = self.lower()
             with self._lock:
                 loaded = device.load(self._linked.cubin, made.name, made.shared, index)
-                found = Launcher(loaded.function, param_types(self.signature.values()),
-                                 device_index=index)
+                found = Launcher(loaded.function, param_types(self.signature.values()), index,
+                                 [MapMaker(recipe).on_device for recipe in made.maps])
                 self._launchers[index] = found
         return found
 

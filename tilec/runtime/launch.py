@@ -123,12 +123,15 @@ class _Block(NamedTuple):
 class Launcher:
     """Launches one loaded kernel.
 
-    function: the CUfunction of runtime.device.LoadedKernel. Threads may share a launcher: each
+    function: the CUfunction of runtime.device.LoadedKernel. maps: make tensor maps of a launch's
+    values, which are passed after them. Threads may share a launcher: each
     call takes a block of its own, which the driver has read by the time the call returns.
     """
 
-    def __init__(self, function: Any, param_types: Sequence[str], device_index: int = 0) -> None:
-        self.packer = Packer(param_types)
+    def __init__(self, function: Any, param_types: Sequence[str], device_index: int = 0,
+                 maps: Sequence[Callable[[Sequence[Any]], bytes]] = ()) -> None:
+        self.packer = Packer([*param_types, *("tensormap" for _ in maps)])
+        self._maps = maps
         self._function = function
         self._device = device_index
         self._pack = self.packer.pack_into
@@ -157,6 +160,10 @@ class Launcher:
         grid: CTAs in x, y, z (nothing happens where one is 0). block: threads a CTA. shared:
         bytes of dynamic shared memory. stream: a raw handle, 0 for the default stream.
         """
+        if self._maps:
+            if 0 in grid:
+                return
+            values = [*values, *(make(values) for make in self._maps)]
         try:
             arguments = self._free.pop()
         except IndexError:

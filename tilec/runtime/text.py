@@ -13,12 +13,14 @@ from tilec.compiler import IR_LEVELS, Compiled, compile_from
 from tilec.errors import LaunchError, did_you_mean
 from tilec.ir.core import Module, Value
 from tilec.ir.parser import parse
+from tilec.ir.tensor_maps import recipes
 from tilec.ir.types import Pointer, Scalar, TensorMap
 from tilec.ir.verifier import verify
 from tilec.language import dtypes as dt
 from tilec.runtime import device, host
 from tilec.runtime.arguments import handler_of
 from tilec.runtime.launch import Launcher
+from tilec.runtime.maps import MapMaker
 from tilec.runtime.tensor_map import in_simulator, on_device, on_host
 from tilec.target import DEFAULT, Target
 
@@ -40,6 +42,8 @@ class TextKernel:
         (self.func,) = module.funcs
         self.name = self.func.name
         self.target = Target.parse(str(module.attributes.get("target", DEFAULT)))
+        # Tensor maps that name the pointer they are made of are made by the launch.
+        self.params = self.func.args[:len(self.func.args) - len(recipes(self.func))]
         self._launchers: dict[int, Launcher] = {}
 
     @cached_property
@@ -63,6 +67,7 @@ class TextKernel:
         extents = host.check_grid(grid)
         if level == "ptx":
             made, values = self.compiled, self._arguments(args, _simulated_value)
+            values += [MapMaker(recipe).in_simulator(values) for recipe in made.maps]
             tilec.sim.run(made.ptx, made.name, values, extents, 32 * self.module.num_warps,
                           shared_bytes=made.shared, seed=seed)
             return
@@ -74,10 +79,12 @@ class TextKernel:
         module = self.module.clone()
         if level != module.level:
             compile_from(module, self.target, level)
-        tilec.interp.run(module, self.name, self._arguments(args, _host_value), extents, seed)
+        values = self._arguments(args, _host_value)
+        values += [MapMaker(recipe).on_host(values) for recipe in recipes(module.funcs[0])]
+        tilec.interp.run(module, self.name, values, extents, seed)
 
     def _arguments(self, args: Sequence[Any], convert: Callable[[Value, Any], Any]) -> list[Any]:
-        params = self.func.args
+        params = self.params
         if len(args) != len(params):
             raise LaunchError(f"`{self.name}` got {len(args)} arguments, expected {len(params)}: "
                               f"{', '.join(p.name for p in params)}")
@@ -90,7 +97,8 @@ class TextKernel:
             assert made.linked is not None
             loaded = device.load(made.linked.cubin, made.name, made.shared, index)
             launcher = self._launchers[index] = Launcher(
-                loaded.function, [_short(p) for p in self.func.args], index)
+                loaded.function, [_short(p) for p in self.params], index,
+                [MapMaker(recipe).on_device for recipe in made.maps])
         launcher.launch(grid, 32 * self.module.num_warps, made.shared,
                         device.current_stream(index), values)
 

@@ -1,0 +1,68 @@
+"""Tensor maps that a launch makes by itself, of the arguments that the author's parameters got."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilec.errors import LaunchError
+from tilec.ir.layouts import NvmmaShared
+from tilec.ir.tensor_maps import MapRecipe
+from tilec.ir.types import SCALARS, TensorMap
+from tilec.runtime.tensor_map import TensorDescriptor, encode, in_simulator, on_host
+
+_EXPRESSION = re.compile(r"[\d$ ()+*-]+")
+Numbers = Callable[[Sequence[Any]], tuple[int, ...]]
+
+
+def _numbers(texts: Sequence[str]) -> Numbers:
+    """The values of expressions over the arguments "$0", "$1", ..."""
+    for text in texts:
+        if not _EXPRESSION.fullmatch(text):
+            raise LaunchError(f"`{text}` is no expression over parameters", None,
+                              "a tensor map's extents and strides are sums and products of them")
+    joined = ", ".join(re.sub(r"\$(\d+)", r"v[\1]", text) for text in texts)
+    made: Numbers = eval(f"lambda v: ({joined},)")
+    return made
+
+
+class MapMaker:
+    """Makes one tensor map at each launch; the driver encodes equal ones once."""
+
+    def __init__(self, recipe: MapRecipe) -> None:
+        self.type, self.name, self.base = recipe.type, recipe.name, recipe.base
+        self.extents, self.strides = _numbers(recipe.extents), _numbers(recipe.strides)
+
+    def on_device(self, values: Sequence[Any]) -> bytes:
+        """The 128 bytes, where the value of the pointer is an address. LaunchError for a tensor
+        that TMA cannot serve."""
+        return encode(values[self.base], self.extents(values), self.strides(values), self.type,
+                      self.name)
+
+    def on_host(self, values: Sequence[Any]) -> Any:
+        """The tensor as a view of the argument, an array in host memory."""
+        return on_host(self._descriptor(values))
+
+    def in_simulator(self, values: Sequence[Any]) -> Any:
+        """The simulator's record of it."""
+        return in_simulator(self._descriptor(values), self.type)
+
+    def _descriptor(self, values: Sequence[Any]) -> TensorDescriptor:
+        return TensorDescriptor(values[self.base], self.extents(values), self.strides(values))
+
+
+def to_json(recipe: MapRecipe) -> list[Any]:
+    """The recipe as what JSON can hold."""
+    t = recipe.type
+    assert isinstance(t.layout, NvmmaShared)
+    return [t.shape, t.element.name, t.layout.swizzle_bytes, *recipe[1:]]
+
+
+def from_json(data: list[Any]) -> MapRecipe:
+    """The recipe that `to_json` wrote down."""
+    shape, name, swizzle, *rest = data
+    element = SCALARS[name]
+    t = TensorMap(tuple(shape), element, NvmmaShared(swizzle, False, element.bits))
+    label, base, extents, strides = rest
+    return MapRecipe(t, label, base, tuple(extents), tuple(strides))
