@@ -36,6 +36,7 @@ from tilec.ir.verifier import verify
 from tilec.passes.accelerate_matmul import AccelerateMatmul
 from tilec.passes.allocate_shared import AllocateShared
 from tilec.passes.assign_layouts import AssignLayouts
+from tilec.passes.async_dots import AsyncDots, StoreByTma
 from tilec.passes.base import Pass
 from tilec.passes.canonicalize import Canonicalize
 from tilec.passes.coalesce import Coalesce
@@ -53,7 +54,6 @@ from tilec.passes.remove_layout_conversions import RemoveLayoutConversions
 from tilec.passes.reorder import Reorder
 from tilec.passes.reorder_broadcast import ReorderBroadcast
 from tilec.passes.schedule import Schedule
-from tilec.passes.tma import AsyncDots, StoreByTma
 from tilec.passes.unroll import Unroll
 from tilec.target import Target
 

@@ -38,7 +38,8 @@ def ahead_sources(loop: ops.For, values: Iterable[Value]) -> set[Op]:
             continue
         seen.add(value)
         if value.owner is loop.body:
-            work += [loop.body.terminator.operands[value.index - 1]] * (value.index > 0)
+            if value.index:
+                work.append(loop.body.terminator.operands[value.index - 1])
         elif value.op is not None and value.op.parent is loop.body:
             if floats(value.op):
                 work += _reads(value.op)
@@ -77,6 +78,7 @@ class Expander:
         self.before = Builder(before=loop, loc=loop.loc)
         self.carried = len(loop.results)
         self.counters: dict[int, Value] = {}
+        self.starts: dict[int, Value] = {}
         self.pending: int | None = None
         self.readers: dict[Op, set[int]] = {}
         # The results of early ops in the rounds before, newest first.
@@ -93,10 +95,11 @@ class Expander:
         """The stage of an op that does not float."""
         return op.stage if 0 <= op.stage < self.last else self.last
 
-    def counter(self, extent: int) -> Value:
-        """A carried value: the iteration's number modulo `extent`."""
+    def counter(self, extent: int, start: Value | None = None) -> Value:
+        """A carried value: the iteration's number modulo `extent`, from `start` or 0 on."""
         if extent not in self.counters:
-            self.counters[extent] = self.carry(_number(self.before, 0, i32))
+            self.counters[extent] = self.carry(start or number(self.before, 0, i32))
+            self.starts[extent] = self.loop.operands[-1]
         return self.counters[extent]
 
     def run(self) -> None:
@@ -149,14 +152,14 @@ class Expander:
                 op.stage, op.op_order = -1, 0
             if copies and op is copies[-1]:
                 here.insert(ops.AsyncCommit())
-            if op is self.early[-1]:
+            if self.early and op is self.early[-1]:
                 self.advance(frames, here)
         nexts = {arg: frame.state[i] for start, frame in zip(starts, frames)
                  for i, arg in start.items()}
         for v, args in past.items():
             nexts.update(zip(args, self.history[v]))
         for extent, arg in self.counters.items():
-            nexts[arg] = _later(here, arg, 1, extent)
+            nexts[arg] = later(here, arg, 1, extent)
         end.set_operands([*end.operands, *(nexts[a] for a in self.body.args[1 + self.carried:])])
         for v, args in past.items():
             v.replace_by(args[-1])
@@ -223,14 +226,14 @@ class Expander:
         before = frame.index is self.loop.lo
         for extent, counter in self.counters.items():
             if arg is counter:
-                return _number(builder, frame.ahead % extent, i32) if before else \
-                    _later(builder, arg, frame.ahead % extent, extent)
+                return later(builder, self.starts[extent] if before else arg,
+                             frame.ahead % extent, extent)
         if arg.index and before:
             return frame.state.setdefault(arg.index - 1, self.loop.init[arg.index - 1])
         if arg.index:
             return frame.state[arg.index - 1]
         distance = frame.ahead * self.step
-        return builder.emit(ops.Add(frame.index, _number(builder, distance, arg.type))) \
+        return builder.emit(ops.Add(frame.index, number(builder, distance, arg.type))) \
             if distance else frame.index
 
     def earlier(self, value: Value, op: Op, frame: _Frame) -> Value:
@@ -256,19 +259,13 @@ class Expander:
                     self.history[v] = seen[:self.last - op.stage]
 
     def in_range(self, frame: _Frame, builder: Builder) -> Value:
-        """Whether a frame has an iteration, where its index is that of one or the lower bound. The
-        difference of bounds may not fit a signed integer."""
+        """Whether a frame has an iteration, where its index is that of one or the lower bound."""
         index, hi, tests = frame.index, self.loop.hi, []
         if index is self.loop.lo:
             tests.append(builder.emit(ops.Cmp(index, hi, predicate="lt")))
         if frame.ahead:
-            t = scalar_of(index.type)
-            wide = t if not t.is_signed else SCALARS[f"u{t.bits}"]
-            left = builder.emit(ops.Sub(hi, index))
-            if wide is not t:
-                left = builder.emit(ops.Bitcast(left, types=[wide]))
-            distance = _number(builder, frame.ahead * self.step, wide)
-            tests.append(builder.emit(ops.Cmp(left, distance, predicate="gt")))
+            distance = number(builder, frame.ahead * self.step, index.type)
+            tests.append(reaches(builder, index, hi, distance))
         return tests[0] if len(tests) == 1 else builder.emit(ops.And(*tests))
 
     def check_order(self) -> None:
@@ -286,16 +283,28 @@ def _reads(op: Op) -> list[Value]:
     return [v for x in op.walk() for v in x.operands]
 
 
-def _number(builder: Builder, value: int, t: Type) -> Value:
+def number(builder: Builder, value: int, t: Type) -> Value:
+    """A scalar constant."""
     return builder.emit(ops.Constant(value=value, types=[t]))
 
 
-def _later(builder: Builder, counter: Value, distance: int, extent: int) -> Value:
+def reaches(builder: Builder, index: Value, hi: Value, distance: Value) -> Value:
+    """Whether index + distance < hi, for index < hi and distance >= 0. Their differences may not
+    fit a signed integer."""
+    t = scalar_of(index.type)
+    left = builder.emit(ops.Sub(hi, index))
+    if t.is_signed:
+        wide = SCALARS[f"u{t.bits}"]
+        left, distance = (builder.emit(ops.Bitcast(v, types=[wide])) for v in (left, distance))
+    return builder.emit(ops.Cmp(left, distance, predicate="gt"))
+
+
+def later(builder: Builder, counter: Value, distance: int, extent: int) -> Value:
     """A counter modulo `extent`, `distance` < extent iterations later."""
     if distance == 0:
         return counter
-    left = _number(builder, extent - distance, i32)
+    left = number(builder, extent - distance, i32)
     return builder.emit(ops.Select(
         builder.emit(ops.Cmp(counter, left, predicate="ge")),
-        _number(builder, 0, i32) if distance == 1 else builder.emit(ops.Sub(counter, left)),
-        builder.emit(ops.Add(counter, _number(builder, distance, i32)))))
+        number(builder, 0, i32) if distance == 1 else builder.emit(ops.Sub(counter, left)),
+        builder.emit(ops.Add(counter, number(builder, distance, i32)))))

@@ -27,6 +27,8 @@ class Flatten(Pass):
         for func in module.funcs:
             for op in reversed(list(func.walk())):
                 if isinstance(op, ops.For) and op.flatten:
+                    if any(isinstance(x, ops.DescriptorLoad) for x in op.walk()):
+                        continue  # the nest stays: only what TMA loads runs on (see tma.py)
                     op.flatten = False
                     inner = [x for x in op.body if isinstance(x, ops.For)]
                     reason = _obstacle(op, inner)

@@ -24,9 +24,11 @@ class Pipeline(Pass):
             for loop in reversed([op for op in func.walk() if isinstance(op, ops.For)]):
                 blocks = [op for op in loop.body if isinstance(op, ops.DescriptorLoad)]
                 if blocks or any(0 <= op.stage < loop.num_stages - 1 for op in loop.body):
-                    expander = Expander(loop)
                     if blocks:
-                        load_by_tma(blocks, func, expander, module.attributes.get("target"))
+                        load_by_tma(loop, blocks, func, module.attributes.get("target"))
+                        loop.num_stages = 0
+                        continue
+                    expander = Expander(loop)
                     for op in list(loop.body):
                         if isinstance(op, ops.Load) and 0 <= op.stage < expander.last and \
                                 op.buffered:

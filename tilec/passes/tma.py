@@ -1,187 +1,141 @@
-"""Blocks of described tensors move by TMA: loads of a loop through a ring of buffers that one
-mbarrier a slot guards, stores through a buffer."""
+"""Loads of blocks by TMA: a loop's copies go through a ring of buffers; one mbarrier a slot says
+when its data is there. A slot is filled again at the end of the round after its own, when all warps
+have passed a barrier.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
 
 from tilec.ir import ops
-from tilec.ir.core import Block, Builder, Func, Module, Op, Value
+from tilec.ir.core import Block, Builder, Func, Value
 from tilec.ir.layouts import SwizzledShared
 from tilec.ir.tensor_maps import TensorMaps, buffer_type
 from tilec.ir.types import MemDesc, i32, i64
-from tilec.passes.base import Pass
-from tilec.passes.expand import Expander
+from tilec.passes.expand import Expander, later, number
+from tilec.passes.nest import Cursor, Nest, carry, give
 
 _BARRIER = SwizzledShared(1, 1, 1, (0,))
-WARPGROUP_WARPS = 4
 
 
-class StoreByTma(Pass):
-    """Stores of blocks that were left for TMA: registers go to a buffer, and one thread of each
-    warpgroup starts the copy of its rows.
+@dataclass
+class Ring:
+    """The buffers of a loop's loads, `slots` of each, with their mbarriers, set up before `at`."""
 
-    descriptor_store(%p, %x, ...) -->
-    shared_store(%b, %x) ; fence_async ; barrier ; tma_store(%map, %b, ...) ; wait
-    """
+    loads: Sequence[ops.DescriptorLoad]
+    slots: int
+    maps: TensorMaps
+    at: Builder
+    charts: list[Value] = field(default_factory=list)
+    buffers: list[Value] = field(default_factory=list)
 
-    def run(self, module: Module) -> None:
-        for func in module.funcs:
-            maps = TensorMaps(func, module.attributes.get("target"))
-            for op in list(func.walk()):
-                if isinstance(op, ops.DescriptorStore):
-                    _store(op, maps, module.num_warps)
+    def __post_init__(self) -> None:
+        self.full = self.at.emit(ops.AllocShared(types=[MemDesc((self.slots, 1), i64, _BARRIER)]))
+        self.full.name = "full"
+        for load in self.loads:
+            t = buffer_type(load, self.slots)
+            self.buffers.append(self.at.emit(ops.AllocShared(types=[t], loc=load.loc)))
+            self.buffers[-1].name = load.result.name
+            self.charts.append(self.maps.parameter(load))
+        setup = Block()
+        inside = Builder(setup, loc=self.at.loc)
+        for chart in dict.fromkeys(self.charts):
+            inside.insert(ops.PrefetchTensormap(chart))
+        inside.insert(ops.MbarrierInit(self.full))
+        inside.insert(ops.Yield())
+        self.at.insert(ops.Elect(body=setup))
+        self.at.insert(ops.Barrier())
 
+    def slot(self, here: Builder, count: Value) -> tuple[Value, Value]:
+        """(slot, parity of its phase) for the number of an iteration modulo twice the slots."""
+        limit = number(here, self.slots, i32)
+        wrapped = here.emit(ops.Cmp(count, limit, predicate="ge"))
+        return (here.emit(ops.Select(wrapped, here.emit(ops.Sub(count, limit)), count)),
+                here.emit(ops.Select(wrapped, number(here, 1, i32), number(here, 0, i32))))
 
-def _store(op: ops.DescriptorStore, maps: TensorMaps, num_warps: int) -> None:
-    parts = num_warps // WARPGROUP_WARPS
-    parts = parts if len(op.block) == 2 and op.block[0] % (8 * parts) == 0 else 1
-    chart = maps.parameter(op, op.block[0] // parts)
-    here = Builder(before=op, loc=op.loc)
-    buffer = here.emit(ops.AllocShared(types=[buffer_type(op)]))
-    here.insert(ops.SharedStore(buffer, op.value))
-    here.insert(ops.FenceAsync())
-    here.insert(ops.Barrier())
-    here.insert(ops.TmaStore(chart, buffer, *op.parts()[2], parts=parts))
-    here.insert(ops.TmaStoreCommit())
-    here.insert(ops.TmaStoreWait(read=True))
-    if ops.innermost_loop(op) is not None:
-        here.insert(ops.Barrier())  # the next iteration's store writes the buffer
-    op.erase()
+    def copies(self, here: Builder, slot: Value, offsets: Sequence[Sequence[Value]],
+               predicate: Value | None = None) -> ops.Elect:
+        """One thread starts the copies into a slot."""
+        ready = here.emit(ops.MemdescIndex(self.full, slot))
+        views = [here.emit(ops.MemdescIndex(b, slot)) for b in self.buffers]
+        body = Block()
+        inside = Builder(body, loc=self.loads[0].loc)
+        inside.insert(ops.MbarrierExpect(ready, bytes=sum(map(_bytes, views))))
+        for load, chart, view, at in zip(self.loads, self.charts, views, offsets, strict=True):
+            inside.insert(ops.TmaLoad(chart, view, ready, *at, loc=load.loc))
+        inside.insert(ops.Yield())
+        elect = here.insert(ops.Elect(*([] if predicate is None else [predicate]), body=body))
+        assert isinstance(elect, ops.Elect)
+        return elect
 
-
-def load_by_tma(loads: Sequence[ops.DescriptorLoad], func: Func, expander: Expander,
-                target: object) -> None:
-    """Make the loads of a loop, which start in one stage, copies into buffers. A slot is filled
-    again at the end of the round after its own, when all warps have passed a barrier."""
-    last, first, loop = expander.last, loads[0], expander.loop
-    slots = max(last, 0) + 1
-    maps = TensorMaps(func, target)
-    here, before = Builder(before=first, loc=first.loc), expander.before
-    count = expander.counter(2 * slots)
-    limit = here.emit(ops.Constant(value=slots, types=[i32]))
-    wrapped = here.emit(ops.Cmp(count, limit, predicate="ge"))
-    slot = here.emit(ops.Select(wrapped, here.emit(ops.Sub(count, limit)), count))
-    parity = here.emit(ops.Select(wrapped, *(here.emit(ops.Constant(value=v, types=[i32]))
-                                             for v in (1, 0))))
-    full = before.emit(ops.AllocShared(types=[MemDesc((slots, 1), i64, _BARRIER)]))
-    full.name = "full"
-    ready = here.emit(ops.MemdescIndex(full, slot))
-    copies = Block()
-    inside = Builder(copies, loc=first.loc)
-    views, total, charts = [], 0, []
-    for load in loads:
-        buffer = before.emit(ops.AllocShared(types=[buffer_type(load, slots)], loc=load.loc))
-        buffer.name = load.result.name
-        views.append(here.emit(ops.MemdescIndex(buffer, slot, loc=load.loc)))
-        charts.append(maps.parameter(load))
-        t = views[-1].type
-        assert isinstance(t, MemDesc)
-        total += _bytes(t)
-    inside.insert(ops.MbarrierExpect(ready, bytes=total))
-    for load, view, chart in zip(loads, views, charts, strict=True):
-        inside.insert(ops.TmaLoad(chart, view, ready, *load.parts()[2], loc=load.loc))
-    inside.insert(ops.Yield())
-    setup = Block()
-    for op in (*(ops.PrefetchTensormap(m) for m in dict.fromkeys(charts)),
-               ops.MbarrierInit(full), ops.Yield()):
-        Builder(setup, loc=loop.loc).insert(op)
-    before.insert(ops.Elect(body=setup))
-    before.insert(ops.Barrier())
-    here.insert(ops.Elect(body=copies))
-    _order(here, ready, parity, expander)
-    for load, view in zip(loads, views, strict=True):
-        load.replace_by([Builder(before=load, loc=load.loc).emit(
-            ops.SharedLoad(view, types=[load.result.type]))])
+    def read(self, here: Builder, slot: Value, parity: Value) -> None:
+        """Wait for a slot; users of the loads read it."""
+        here.insert(ops.MbarrierWait(here.emit(ops.MemdescIndex(self.full, slot)), parity))
+        views = [here.emit(ops.MemdescIndex(buffer, slot)) for buffer in self.buffers]
+        reads = [here.emit(ops.SharedLoad(view, types=[load.result.type], loc=load.loc))
+                 for load, view in zip(self.loads, views, strict=True)]
+        for load, read in zip(self.loads, reads, strict=True):
+            load.replace_by([read])
 
 
-def _order(here: Builder, ready: Value, parity: Value, expander: Expander) -> None:
-    """Wait where the loads stood; free the slots at the end of a round, and fill them after."""
-    elect = here.before.prev if here.before is not None else None
-    assert isinstance(elect, ops.Elect)
-    end = Builder(before=expander.body.terminator, loc=elect.loc)
-    here.insert(ops.MbarrierWait(ready, parity))
-    if expander.last > 0:
+def _bytes(view: Value) -> int:
+    t = view.type
+    assert isinstance(t, MemDesc)
+    return prod(t.tile_shape) * t.element.bytes
+
+
+def load_by_tma(loop: ops.For, loads: Sequence[ops.DescriptorLoad], func: Func, target: object
+                ) -> None:
+    """Make the loads of a loop copies that run num_stages - 1 iterations ahead; in a nest that is
+    to be flattened, on into the next iterations of the outer loop."""
+    slots = max(loop.num_stages, 1)
+    nest = Nest(loop, [v for load in loads for v in load.parts()[2]])
+    before = Builder(before=nest.outermost, loc=loop.loc)
+    ring = Ring(loads, slots, TensorMaps(func, target), before)
+    if nest.flat and slots > 1:
+        _run_on(nest, ring, before)
+        return
+    expander = Expander(loop)
+    count = expander.counter(2 * slots, nest.thread(number(before, 0, i32)))
+    here = Builder(before=loads[0], loc=loads[0].loc)
+    end = Builder(before=loop.body.terminator, loc=loads[0].loc)
+    slot, parity = ring.slot(here, count)
+    elect = ring.copies(here, slot, [load.parts()[2] for load in loads])
+    ring.read(here, slot, parity)
+    if slots > 1:
         elect.stage, elect.op_order = 0, 2
-        end.insert(ops.Barrier(op_order=1))
-    else:
-        end.insert(ops.Barrier())
+    end.insert(ops.Barrier(op_order=int(slots > 1)))
+    expander.run()
+    nest.tie(loop.results[count.index - 1])
 
 
-def _bytes(t: MemDesc) -> int:
-    size = t.element.bytes
-    for n in t.tile_shape:
-        size *= n
-    return size
+def _run_on(nest: Nest, ring: Ring, before: Builder) -> None:
+    """A cursor runs ahead over both loops; rounds are counted through both."""
+    outer, inner = nest.outers[0], nest.inner
+    extent, ahead = 2 * ring.slots, ring.slots - 1
+    places = [v for load in ring.loads for v in load.parts()[2]]
 
+    def copies(here: Builder, slot: Value, cursor: Cursor) -> None:
+        found = iter(nest.at(here, cursor, places))
+        ring.copies(here, slot, [[next(found) for _ in load.block] for load in ring.loads],
+                    cursor.runs)
 
-class AsyncDots(Pass):
-    """Dots of wgmma read their operands from shared memory and run beside what follows: in a loop
-    that only sums, one more is begun before the last one is waited for.
-
-    dot(shared_load(%a), shared_load(%b), %c) --> wgmma_wait(wgmma(%a, %b, %c)) {pending = 1}
-    """
-
-    def run(self, module: Module) -> None:
-        for func in module.funcs:
-            dots = [op for op in func.walk() if isinstance(op, ops.Dot) and _by_wgmma(op)]
-            for op in dots:
-                _begin(op, sum(x.parent is op.parent for x in dots) == 1)
-
-
-def _by_wgmma(op: ops.Dot) -> bool:
-    layout = getattr(op.result.type, "layout", None)
-    return getattr(layout, "version", 0) == 3
-
-
-def _begin(dot: ops.Dot, alone: bool) -> None:
-    sums = alone and _only_sums(dot)
-    here = Builder(before=dot, loc=dot.loc)
-    begun = here.emit(ops.Wgmma(_buffer(dot.a, here), _buffer(dot.b, here), dot.c))
-    begun.name = dot.result.name
-    waited = here.emit(ops.WgmmaWait([begun], types=[begun.type], pending=int(sums)))
-    loop, index = dot.parent and dot.parent.parent_op, -1
-    reads = [dot.a.op, dot.b.op]
-    if sums:
-        assert isinstance(loop, ops.For)
-        index = dot.c.index - 1
-        result = loop.results[index]
-        uses = list(result.uses)
-        done = Builder(before=loop.next, loc=dot.loc).emit(
-            ops.WgmmaWait([result], types=[result.type]))
-        for user, at in uses:
-            user.set_operand(at, done)
-    dot.replace_by([waited])
-    _sweep(reads)
-
-
-def _only_sums(dot: ops.Dot) -> bool:
-    """Whether the dot adds to a value that its loop carries, and nothing else there looks at it."""
-    loop = dot.parent.parent_op if dot.parent is not None else None
-    if not isinstance(loop, ops.For) or dot.c.owner is not loop.body:
-        return False
-    end = loop.body.terminator
-    return list(dot.result.uses) == [(end, dot.c.index - 1)] and len(dot.c.uses) == 1
-
-
-def _buffer(value: Value, here: Builder) -> Value:
-    """The buffer, or the view of one, that an operand of a dot was read from."""
-    op = value.op
-    if isinstance(op, ops.ConvertLayout):
-        op = op.x.op
-    if isinstance(op, ops.Trans):
-        return here.emit(ops.MemdescTrans(_buffer(op.x, here), order=op.order))
-    if not isinstance(op, ops.SharedLoad):
-        assert value.op is not None
-        raise value.op.fail("wgmma reads this operand from shared memory, where it does not lie")
-    return op.buffer
-
-
-def _sweep(reads: Sequence[Op | None]) -> None:
-    """Remove reads that nobody uses any more, with what they were read through."""
-    for op in reads:
-        if op is not None and op.parent is not None and not any(r.uses for r in op.results):
-            sources = [v.op for v in op.operands]
-            if isinstance(op, (ops.SharedLoad, ops.Trans, ops.ConvertLayout)):
-                op.erase()
-                _sweep(sources)
+    cursor = nest.start(before)
+    for t in range(ahead):
+        copies(before, number(before, t, i32), cursor)
+        cursor = nest.advance(before, cursor, nest.following(before, cursor))
+    through = [carry(outer, v) for v in (number(before, 0, i32), *cursor.values())]
+    following = nest.following(Builder(before=inner, loc=inner.loc), cursor.like(through[1:]))
+    count, *now = (carry(inner, v) for v in through)
+    cursor = cursor.like(now)
+    here = Builder(before=ring.loads[0], loc=ring.loads[0].loc)
+    end = Builder(before=inner.body.terminator, loc=ring.loads[0].loc)
+    ring.read(here, *ring.slot(here, count))
+    end.insert(ops.Barrier())
+    copies(end, ring.slot(end, later(end, count, ahead, extent))[0], cursor)
+    cursor = nest.advance(end, cursor, following)
+    give(inner, [later(end, count, 1, extent), *cursor.values()])
+    give(outer, inner.results[-len(through):])
+    outer.flatten = False
