@@ -95,14 +95,14 @@ class TensorMaps:
             return "a stride is not known to be a multiple of 16 bytes"
         return ""
 
-    def parameter(self, op: DescriptorOp, rows: int = 0) -> Value:
-        """The parameter with an op's map, made if there is none. rows: of a copy, if fewer than
-        the block's."""
+    def parameter(self, op: DescriptorOp, block: tuple[int, ...] = ()) -> Value:
+        """The parameter with an op's map, made if there is none. block: of a copy, if it is smaller
+        than the op's."""
         element = pointee_of(op.base.type)
         assert isinstance(element, Scalar)
-        layout = block_layout(op.block, element)
+        layout = block_layout(block or op.block, element)
         assert layout is not None
-        t = TensorMap((rows or op.block[0], *op.block[1:]), element, layout)
+        t = TensorMap(block or op.block, element, layout)
         extents, strides, _ = op.parts()
         attributes: dict[str, Any] = {"base": op.base.index}
         for name, values in (("extents", extents), ("strides", strides)):
@@ -114,10 +114,10 @@ class TensorMaps:
         return self.func.body.add_arg(t, f"{op.base.name}_map")
 
 
-def buffer_type(op: DescriptorOp, slots: int = 0) -> MemDesc:
-    """Buffers for an op's block, an array of them if there are slots."""
+def buffer_type(op: DescriptorOp, slots: int = 0, block: tuple[int, ...] = ()) -> MemDesc:
+    """Buffers for an op's block or a part of it, an array of them if there are slots."""
     element = pointee_of(op.base.type)
     assert isinstance(element, Scalar)
-    layout = block_layout(op.block, element)
+    layout = block_layout(block or op.block, element)
     assert layout is not None
-    return MemDesc((*((slots,) if slots else ()), *op.block), element, layout)
+    return MemDesc((*((slots,) if slots else ()), *(block or op.block)), element, layout)

@@ -19,11 +19,11 @@ WARPS = 4  # of a warpgroup
 
 def block_of(value: Value) -> tuple[ops.DescriptorLoad | None, bool]:
     """(the load of a block that an operand is, whether it is transposed on the way)."""
-    if isinstance(value.op, ops.ConvertLayout):
-        value = value.op.x
-    turned = isinstance(value.op, ops.Trans)
-    load = value.op.x.op if isinstance(value.op, ops.Trans) else value.op
-    return (load if isinstance(load, ops.DescriptorLoad) else None), turned
+    op, turned = value.op, False
+    while isinstance(op, (ops.ConvertLayout, ops.Trans)):
+        turned ^= isinstance(op, ops.Trans)
+        op = op.x.op
+    return (op if isinstance(op, ops.DescriptorLoad) else None), turned
 
 
 def wgmma_layout(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMaps) -> Mma | None:

@@ -1,0 +1,221 @@
+"""Products of blocks that TMA brings and wgmma multiplies, from plain loops of tile IR: right at
+every level, whatever the shapes, stages and schedules."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilec
+from tilec.compiler import compile_from
+from tilec.ir import ops
+from tilec.ir.core import Module
+from tilec.ir.parser import parse
+from tilec.ir.verifier import verify
+from tilec.runtime.text import TextKernel
+from tilec.target import Target
+
+DTYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32,
+                          "i8": np.int8, "f8e4m3": ml_dtypes.float8_e4m3fn}
+LEVELS = ("gpu", "lowered", "ptx")
+
+
+def product(block: tuple[int, int, int] = (64, 64, 64), element: str = "bf16", b: str = "kn",
+            warps: int = 4, stages: int = 3, loop: str = "", target: str = "sm_90a") -> Module:
+    """c = a @ b. b: how it lies in memory. loop: "" for a program a tile, "nest" for a loop over
+    tiles, "flat" for one that asks to be flattened."""
+    bm, bn, bk = block
+    total, zero = ("i32", "0") if element == "i8" else ("f32", "0.0")
+    sb, lb = (("%k", "%n", "%nl"), "%kk, %rn") if b == "kn" else (("%n", "%k", "%kl"), "%rn, %kk")
+    bb = (bk, bn) if b == "kn" else (bn, bk)
+    load = f"%y0 = tile.descriptor_load(%b, {sb[0]}, {sb[1]}, {sb[2]}, %one, {lb}) " \
+        f"{{block = [{bb[0]}, {bb[1]}]}} : tensor<{bb[0]}x{bb[1]}x{element}>"
+    turn = "" if b == "kn" else \
+        f"%y = tile.trans(%y0) {{order = [1, 0]}} : tensor<{bk}x{bn}x{element}>"
+    right = "%y0" if b == "kn" else "%y"
+    tile = f"""
+      %tm = tile.div(%t, %ntiles) : i32
+      %tn = tile.rem(%t, %ntiles) : i32
+      %rm = tile.mul(%tm, %bm) : i32
+      %rn = tile.mul(%tn, %bn) : i32
+      %acc = scf.for(%c0, %k, %bk, %zero) {{ ^(%kk: i32, %sum: tensor<{bm}x{bn}x{total}>):
+        %x = tile.descriptor_load(%a, %m, %k, %kl, %one, %rm, %kk) {{block = [{bm}, {bk}]}} \
+: tensor<{bm}x{bk}x{element}>
+        {load}
+        {turn}
+        %s = tile.dot(%x, {right}, %sum) : tensor<{bm}x{bn}x{total}>
+        scf.yield(%s)
+      }} : tensor<{bm}x{bn}x{total}>
+      tile.descriptor_store(%c, %acc, %m, %n, %nl, %one, %rm, %rn) {{block = [{bm}, {bn}]}}
+"""
+    if loop:
+        flat = " {flatten = true}" if loop == "flat" else ""
+        tile = f"scf.for(%pid, %tiles, %grid){flat} {{ ^(%t: i32):\n{tile}scf.yield()\n}}"
+    else:
+        tile = tile.replace("%t,", "%pid,")
+    text = f"""
+module attributes {{level = "tile", target = "{target}", num_warps = {warps}, \
+num_stages = {stages}}} {{
+  func @product(%a: ptr<{element}> {{divisibility = 16}}, %b: ptr<{element}> {{divisibility = 16}}, \
+%c: ptr<{total}> {{divisibility = 16}}, %m: i32, %n: i32 {{divisibility = 16}}, \
+%k: i32 {{divisibility = 16}}) {{
+    %c0 = tile.constant() {{value = 0}} : i32
+    %one = tile.constant() {{value = 1}} : i64
+    %bm = tile.constant() {{value = {bm}}} : i32
+    %bn = tile.constant() {{value = {bn}}} : i32
+    %bk = tile.constant() {{value = {bk}}} : i32
+    %lm = tile.constant() {{value = {bm - 1}}} : i32
+    %ln = tile.constant() {{value = {bn - 1}}} : i32
+    %zero = tile.constant() {{value = {zero}}} : tensor<{bm}x{bn}x{total}>
+    %kl = tile.cast(%k) : i64
+    %nl = tile.cast(%n) : i64
+    %mu = tile.add(%m, %lm) : i32
+    %nu = tile.add(%n, %ln) : i32
+    %mtiles = tile.div(%mu, %bm) : i32
+    %ntiles = tile.div(%nu, %bn) : i32
+    %tiles = tile.mul(%mtiles, %ntiles) : i32
+    %pid = tile.program_id() {{axis = 0}} : i32
+    %grid = tile.num_programs() {{axis = 0}} : i32
+    {tile}
+    func.return()
+  }}
+}}"""
+    module = parse(text)
+    verify(module)
+    return module
+
+
+def operands(rng: np.random.Generator, shape: tuple[int, int, int], element: str, b: str
+             ) -> list[Any]:
+    m, n, k = shape
+    t = DTYPES[element]
+    made = [rng.integers(-128, 127, s, np.int8, endpoint=True) if element == "i8" else
+            rng.standard_normal(s).astype(t) for s in ((m, k), (k, n) if b == "kn" else (n, k))]
+    c = np.zeros((m, n), np.int32 if element == "i8" else np.float32)
+    c.view(np.uint8)[...] = 0xA5
+    return [*made, c, m, n, k]
+
+
+def check(module: Module, shape: tuple[int, int, int], element: str, b: str, grid: int,
+          rng: np.random.Generator, levels: tuple[str, ...] = LEVELS) -> list[np.ndarray]:
+    """Run at the levels, compare with float64, and give the results."""
+    kernel, results = TextKernel(module), []
+    args = operands(rng, shape, element, b)
+    x, y = (v.astype(np.float64) for v in args[:2])
+    y = y if b == "kn" else y.T
+    # Operands of tf32 lose the last 13 bits on the way to wgmma.
+    rough = {"f32": 2.0**-9, "i8": 0.0}.get(element, 2.0**-20)
+    for level, seed in itertools.product(levels, (0, 1)):
+        mine = [v.copy() if isinstance(v, np.ndarray) else v for v in args]
+        kernel.run(mine, (grid,), level, seed)
+        error = np.abs(mine[2].astype(np.float64) - x @ y)
+        assert (error <= rough * (np.abs(x) @ np.abs(y))).all(), (level, seed, error.max())
+        results.append(mine[2])
+    return results
+
+
+def kinds(module: Module) -> dict[str, int]:
+    """How many of each op there are at the lowered level."""
+    module = module.clone()
+    compile_from(module, Target.parse("sm_90a"), "lowered")
+    found: dict[str, int] = {}
+    for op in module.walk():
+        found[op.name] = found.get(op.name, 0) + 1
+    return found
+
+
+CASES = [
+    # block, element, b, warps, stages, loop, shape, programs
+    ((64, 64, 64), "bf16", "kn", 4, 3, "", (64, 64, 256), 1),
+    ((128, 128, 64), "bf16", "kn", 8, 3, "flat", (200, 400, 160), 2),
+    ((128, 64, 32), "f16", "nk", 4, 4, "flat", (150, 96, 32), 1),
+    ((64, 192, 64), "bf16", "nk", 4, 2, "nest", (100, 400, 208), 3),
+    ((64, 96, 32), "f32", "nk", 4, 2, "", (64, 112, 48), 2),
+    ((64, 64, 64), "i8", "nk", 4, 3, "flat", (70, 80, 80), 2),
+    ((128, 32, 64), "f8e4m3", "nk", 8, 2, "nest", (140, 48, 144), 2),
+    ((64, 256, 32), "bf16", "kn", 8, 1, "flat", (64, 272, 96), 1),
+    ((128, 128, 64), "f16", "kn", 8, 4, "flat", (300, 384, 64), 5),
+]
+
+
+@pytest.mark.parametrize(("block", "element", "b", "warps", "stages", "loop", "shape", "programs"),
+                         CASES)
+def test_products(block, element, b, warps, stages, loop, shape, programs, rng) -> None:
+    module = product(block, element, b, warps, stages, loop)
+    tiles = -(-shape[0] // block[0]) * -(-shape[1] // block[1])
+    check(module, shape, element, b, programs if loop else tiles, rng)
+    found = kinds(module)
+    assert found["gpu.wgmma"] == 1 and found["gpu.tma_store"] >= 1
+    assert found["gpu.tma_load"] == 2 * stages and "tile.load" not in found
+
+
+def test_stages_and_loops_change_no_bit(rng) -> None:
+    state = rng.bit_generator.state
+    results = []
+    for stages, loop in itertools.product((1, 2, 3, 4), ("", "nest", "flat")):
+        rng.bit_generator.state = state
+        module = product((64, 64, 64), "bf16", "kn", 4, stages, loop)
+        results += check(module, (130, 144, 224), "bf16", "kn", 2 if loop else 9, rng,
+                         ("lowered",))
+    for got in results:
+        assert got.tobytes() == results[0].tobytes()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+@pytest.mark.parametrize("programs", [1, 4, 40])
+def test_cursor_that_passes_several_tiles(steps, programs, rng) -> None:
+    """With fewer steps a tile than stages, the first loads belong to several tiles."""
+    module = product((64, 32, 64), "bf16", "kn", 4, 4, "flat")
+    shape = (190, 96, max(64 * steps, 16))
+    if steps == 0:  # no tensor has a dimension of 0: the loop is empty since its bound is
+        module = parse(str_of(module).replace("scf.for(%c0, %k,", "scf.for(%c0, %c0,"))
+        kernel, args = TextKernel(module), operands(rng, shape, "bf16", "kn")
+        kernel.run(args, (programs,), "lowered", 0)
+        assert not args[2].any()
+        return
+    check(module, shape, "bf16", "kn", programs, rng, ("lowered", "ptx"))
+
+
+def str_of(module: Module) -> str:
+    from tilec.ir.printer import print_module
+    return print_module(module)
+
+
+def test_what_ptxas_makes_of_it() -> None:
+    """No spills, nothing serialised, one group of four products a step, none waited for at once."""
+    kernel = TextKernel(product((128, 128, 64), "bf16", "kn", 8, 3, "flat"))
+    linked = kernel.compiled.linked
+    assert linked is not None and linked.n_spills == linked.stack == 0
+    assert "C75" not in linked.log
+    text = kernel.sass
+    assert text.count("HGMMA") == 4 and "BRA.DIV" not in text and "MEMBAR.ALL.GPU" not in text
+    assert "wgmma.wait_group.sync.aligned 1;" in kernel.compiled.ptx
+
+
+def test_maps_are_made_of_the_arguments() -> None:
+    module = product()
+    compile_from(module, Target.parse("sm_90a"), "lowered")
+    func = module.funcs[0]
+    a, b, c = func.arg_attrs[6:]
+    assert a == {"base": 0, "extents": ("$3", "$5"), "strides": ("$5", "1")}
+    assert b == {"base": 1, "extents": ("$5", "$4"), "strides": ("$4", "1")}
+    assert c == {"base": 2, "extents": ("$3", "$4"), "strides": ("$4", "1")}
+    again = parse(str_of(module))
+    assert again.funcs[0].arg_attrs == func.arg_attrs
+
+
+def test_tensors_that_tma_cannot_serve_are_refused(rng) -> None:
+    kernel = TextKernel(product())
+    args = operands(rng, (64, 64, 64), "bf16", "kn")
+    args[5] = 0  # an extent
+    with pytest.raises(tilec.TilecError, match="extents"):
+        kernel.run(args, (1,), "ptx", 0)
+
+
+def test_other_targets_do_not_use_it() -> None:
+    module = product(target="sm_80")
+    assert any(isinstance(op, ops.DescriptorLoad) for op in module.walk())
