@@ -25,8 +25,8 @@ PADDINGS = {"zero": 0, "nan": float("nan")}
 
 @dataclass(frozen=True)
 class DescriptorForm:
-    """What is known at compile time of a descriptor. Made by `form`, which gives one object for
-    equal ones, since control flow compares such things by identity."""
+    """What is known at compile time of a descriptor. `check_form` gives one object for equal ones,
+    since control flow compares such things by identity."""
 
     block_shape: tuple[int, ...]
     padding: str
@@ -35,7 +35,7 @@ class DescriptorForm:
         return f"blocks of {list(self.block_shape)} padded with {self.padding}"
 
 
-form = lru_cache(maxsize=None)(DescriptorForm)
+_form = lru_cache(maxsize=None)(DescriptorForm)
 
 
 class tensor_descriptor(NamedTuple):
@@ -134,18 +134,19 @@ class tensor_descriptor(NamedTuple):
         return f"descriptor of {self.dtype.name}{list(self.block_shape)} blocks"
 
 
-def check_form(block_shape: tuple[int, ...], padding: Any, t: dt.dtype, what: str
-               ) -> DescriptorForm:
-    """The form of a descriptor; CompilationError for a rank or padding that there is not."""
-    if not 1 <= len(block_shape) <= MOST_DIMENSIONS:
-        raise error(f"{what}: the block has {len(block_shape)} dimensions, expected 1 to "
+def check_form(block_shape: Any, padding: Any, t: dt.dtype, what: str) -> DescriptorForm:
+    """The form of a descriptor of a tensor of `t`; CompilationError for a block or padding that
+    there is not."""
+    block = check_shape(block_shape, what)
+    if not 1 <= len(block) <= MOST_DIMENSIONS:
+        raise error(f"{what}: the block has {len(block)} dimensions, expected 1 to "
                     f"{MOST_DIMENSIONS}", "tl.load(ptr + offset) reads one element")
     if padding not in PADDINGS:
         raise error(f"{what}: padding_option is {padding!r}, expected 'zero' or 'nan'",
                     "leave it out for zeros")
     if padding == "nan" and not t.is_floating():
         raise error(f"{what}: padding_option is 'nan' for {t}", "integers have no NaN; use 'zero'")
-    return form(block_shape, padding)
+    return _form(block, padding)
 
 
 @builtin
@@ -162,15 +163,16 @@ def make_tensor_descriptor(base: Any, shape: Any, strides: Any, block_shape: Any
     if not isinstance(base, tensor) or not base.dtype.is_ptr() or base.shape:
         raise error(f"{what}: the base is {describe(base)}, expected a scalar pointer",
                     "give the pointer of the whole tensor, and where a block lies to its `load`")
-    block = check_shape(block_shape, what)
-    made = check_form(block, const_value(padding_option, "padding_option"), pointee_of(base), what)
-    extents = scalars(shape, dt.int32, f"the shape of {what}", len(block))
-    steps = scalars(strides, dt.int64, f"the strides of {what}", len(block))
+    padding = const_value(padding_option, "padding_option")
+    form = check_form(block_shape, padding, pointee_of(base), what)
+    rank = len(form.block_shape)
+    extents = scalars(shape, dt.int32, f"the shape of {what}", rank)
+    steps = scalars(strides, dt.int64, f"the strides of {what}", rank)
     if constant_of(steps[-1]) != 1:
         raise error(f"{what}: the last stride is {describe(unwrap(strides)[-1])}, expected the "
                     "number 1", "neighbours along the last dimension lie side by side; order the "
                     "dimensions so, and write 1")
-    return tensor_descriptor(base, extents, steps[:-1], made)
+    return tensor_descriptor(base, extents, steps[:-1], form)
 
 
 def _descriptor(x: Any, what: str) -> tensor_descriptor:

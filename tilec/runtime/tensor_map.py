@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +15,7 @@ from tilec.eval.dtypes import dtype_of
 from tilec.ir.descriptors import tma_boxes
 from tilec.ir.types import TensorMap
 from tilec.runtime import device, host
+from tilec.runtime.descriptors import TensorDescriptor
 
 # CUtensorMapDataType of each element; fp8 counts as bytes.
 _TYPES = {"i8": "UINT8", "u8": "UINT8", "f8e4m3": "UINT8", "f8e5m2": "UINT8", "i16": "UINT16",
@@ -23,25 +23,6 @@ _TYPES = {"i8": "UINT8", "u8": "UINT8", "f8e4m3": "UINT8", "f8e5m2": "UINT8", "i
           "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64"}
 _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 _MOST_STRIDE = 1 << 40
-
-
-@dataclass(frozen=True, eq=False)
-class TensorDescriptor:
-    """A tensor for TMA: the memory of `array`, seen with a shape and strides (in elements; the last
-    one is 1). An array alone stands for itself. block_shape: what one copy moves, if it is to be
-    checked against the kernel."""
-
-    array: Any
-    shape: Sequence[int]
-    strides: Sequence[int]
-    block_shape: Sequence[int] = ()
-
-    def as_numpy(self) -> Any:
-        """The tensor as a view of host memory."""
-        from numpy.lib.stride_tricks import as_strided  # a kernel on the CPU needs numpy anyway
-
-        base = host.as_numpy(self.array)
-        return as_strided(base, self.shape, [s * base.itemsize for s in self.strides])
 
 
 def on_device(value: Any, t: TensorMap, name: str) -> bytes:

@@ -18,8 +18,9 @@ from tilec.ir.verifier import verify
 from tilec.language import dtypes as dt
 from tilec.runtime import device, host
 from tilec.runtime.arguments import handler_of
+from tilec.runtime.descriptors import TensorDescriptor
 from tilec.runtime.launch import Launcher
-from tilec.runtime.tensor_map import TensorDescriptor, on_device
+from tilec.runtime.tensor_map import on_device
 from tilec.target import DEFAULT, Target
 
 
