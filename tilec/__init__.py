@@ -17,7 +17,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "compile": ("tilec.runtime.aot", "compile"),
     "CompiledKernel": ("tilec.runtime.kernel", "CompiledKernel"),
     "load": ("tilec.runtime.text", "load"),
-    "TensorDescriptor": ("tilec.runtime.tensor_map", "TensorDescriptor"),
+    "TensorDescriptor": ("tilec.runtime.descriptors", "TensorDescriptor"),
     "cdiv": ("tilec.runtime.aot", "cdiv"),
     "next_power_of_2": ("tilec.runtime.aot", "next_power_of_2"),
     **{name: ("tilec.runtime.tuner", name) for name in ("autotune", "Config")},
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from tilec.runtime.aot import cdiv as cdiv
     from tilec.runtime.aot import compile as compile
     from tilec.runtime.aot import next_power_of_2 as next_power_of_2
+    from tilec.runtime.descriptors import TensorDescriptor as TensorDescriptor
     from tilec.runtime.heuristics import heuristics as heuristics
     from tilec.runtime.jit import JITFunction as JITFunction
     from tilec.runtime.jit import jit as jit
     from tilec.runtime.kernel import CompiledKernel as CompiledKernel
-    from tilec.runtime.tensor_map import TensorDescriptor as TensorDescriptor
     from tilec.runtime.text import load as load
     from tilec.runtime.tuner import Config as Config
     from tilec.runtime.tuner import autotune as autotune

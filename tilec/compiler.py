@@ -53,6 +53,7 @@ from tilec.passes.prefetch import Prefetch
 from tilec.passes.remove_layout_conversions import RemoveLayoutConversions
 from tilec.passes.reorder import Reorder
 from tilec.passes.reorder_broadcast import ReorderBroadcast
+from tilec.passes.rewrite_descriptors import RewriteDescriptors
 from tilec.passes.schedule import Schedule
 from tilec.passes.unroll import Unroll
 from tilec.target import Target
@@ -67,7 +68,8 @@ class Step(NamedTuple):
 
 
 PIPELINE: tuple[Step, ...] = (
-    Step("tile", Canonicalize(), "first: the front end emits plainly and leaves cleaning to it"),
+    Step("tile", RewriteDescriptors(), "before cleaning: it emits as plainly as the front end"),
+    Step("tile", Canonicalize(), "the front end emits plainly and leaves cleaning to it"),
     Step("tile", Combine(), "needs folded constants; before broadcasts hide address chains"),
     Step("tile", ReorderBroadcast(), "elementwise work on the small tile, before it is counted"),
     Step("tile", FormFma(), "once, before any scheduling, so that numerics do not depend on it"),

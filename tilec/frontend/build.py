@@ -14,6 +14,7 @@ from tilec.frontend.visitor import Visitor
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Func, Module
 from tilec.language.context import Context, activate
+from tilec.language.descriptors import DescriptorForm, tensor_descriptor
 from tilec.language.values import constexpr, tensor, unwrap
 from tilec.target import Target
 
@@ -101,4 +102,7 @@ def _parameter(block: Block, attrs: list[dict[str, Any]], name: str, spec: Spec 
     if isinstance(spec, ArgSpec):
         attrs.append({"divisibility": spec.divisibility} if spec.divisibility > 1 else {})
         return tensor(block.add_arg(spec.type, name))
-    return tuple(_parameter(block, attrs, f"{name}_{i}", s) for i, s in enumerate(spec))
+    parts = [_parameter(block, attrs, f"{name}_{i}", s) for i, s in enumerate(spec)]
+    if parts and isinstance(parts[-1], DescriptorForm):
+        return tensor_descriptor(*parts)
+    return tuple(parts)

@@ -126,9 +126,8 @@ def visit_attribute(v: Visitor, node: ast.Attribute) -> Any:
 _NOT_YET = frozenset((  # Triton's names, of which the nearest spelling is no substitute
     "associative_scan atomic_and atomic_cas atomic_max atomic_min atomic_or atomic_xchg "
     "atomic_xor cat cumprod cumsum dot_scaled flip gather histogram inline_asm_elementwise "
-    "interleave join load_tensor_descriptor make_tensor_descriptor map_elementwise philox rand "
-    "rand4x randint randint4x randn randn4x sort split store_tensor_descriptor topk "
-    "umulhi").split())
+    "interleave join map_elementwise philox rand rand4x randint randint4x randn randn4x sort split "
+    "topk umulhi").split())
 
 
 def _advise(base: str, name: str, owner: Any) -> str:

@@ -1,11 +1,14 @@
 """Argument types of a compiled kernel: `ArgSpec` and its text, as in "*fp32:16" or "i32".
 
 A type in a signature is a text, a `tl` dtype, an IR type or an `ArgSpec`; ":16" says that the
-value, or the address, is divisible by 16.
+value, or the address, is divisible by 16. "tensordesc<bf16[128, 64]>" is a tensor descriptor with
+blocks of that shape; ":16" after it is about its address, its last extent and its strides; with
+", nan" before the ">" what lies outside reads as NaN.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +17,10 @@ from tilec.errors import CompilationError, TilecError, did_you_mean
 from tilec.frontend.function import Function
 from tilec.ir import types as ir
 from tilec.language import dtypes as dt
+from tilec.language.descriptors import check_form
 from tilec.language.values import constexpr
 
+_DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[(\d+(?:, *\d+)*)\](?:, *(\w+))?>(:.*)?")
 _KNOWN = [prefix + name for t in dt.ALL for name in (t.short, t.name) for prefix in ("", "*", "*k")]
 
 
@@ -54,7 +59,10 @@ def parse_spec(given: Any, name: str = "") -> Spec:
     return ArgSpec(_element(found, str(given), where))
 
 
-def _parse_text(text: str, where: str) -> ArgSpec:
+def _parse_text(text: str, where: str) -> Spec:
+    described = _DESCRIPTOR.fullmatch(text)
+    if described is not None:
+        return _descriptor(described, where)
     base, colon, number = text.partition(":")
     base = base.strip()
     try:
@@ -73,6 +81,18 @@ def _parse_text(text: str, where: str) -> ArgSpec:
                                    f'write "{base}:16", or "{base}" alone')
         divisibility = int(number)
     return ArgSpec(_element(found, text, where), divisibility)
+
+
+def _descriptor(found: re.Match[str], where: str) -> Spec:
+    """What a tensor descriptor counts as: an array, extents, strides but the last, and a form."""
+    name, block, padding, divisor = found.groups("")
+    pointer = _parse_text(f"*{name}{divisor}", where)
+    assert isinstance(pointer, ArgSpec)
+    extents = tuple(map(int, block.split(",")))
+    form = check_form(extents, padding or "zero", dt.from_name(name), where)
+    divides, outer = pointer.divisibility, len(extents) - 1
+    shape = (ArgSpec(ir.i32),) * outer + (ArgSpec(ir.i32, divides),)
+    return pointer, shape, (ArgSpec(ir.i64, divides),) * outer, constexpr(form)
 
 
 def _element(found: dt.dtype, text: str, where: str) -> ir.Element:

@@ -18,11 +18,13 @@ from tilec.interp.frame import Data, Frame
 from tilec.interp.machine import Machine, full_shape, interp_rules
 from tilec.interp.memory import MANY, AccessError
 from tilec.ir import ops
-from tilec.ir.core import Value
+from tilec.ir.core import Op, Value
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.types import Tensor, shape_of
 
-VERBS = {ops.Load: "reads", ops.Store: "writes", ops.AtomicRmw: "adds to", ops.AsyncCopy: "reads"}
+VERBS = {ops.Load: "reads", ops.Store: "writes", ops.AtomicRmw: "adds to", ops.AsyncCopy: "reads",
+         ops.DescriptorLoad: "reads", ops.DescriptorStore: "writes",
+         ops.DescriptorAtomic: "adds to"}
 
 
 # -- grid -------------------------------------------------------------------------------------
@@ -44,12 +46,16 @@ def _(m: Machine, frame: Frame, op: ops.NumPrograms) -> Sequence[Data]:
 class MemoryAccess:
     """Operands of a memory op, checked for poison and brought to one row count."""
 
+    op: Op
+    active: Array | None
+
     def __init__(self, m: Machine, frame: Frame, op: MemoryOp, value: Value | None) -> None:
         self.m, self.frame, self.op = m, frame, op
-        mask: Value | None = op.mask
+        self.ptr, self.mask = op.ptr, op.mask
+        mask = self.mask
         address, poison = frame.get(op.ptr)
         rows = len(address)
-        self.active: Array | None = None
+        self.active = None
         if mask is not None:
             active, mask_poison = frame.get(mask)
             self._refuse(mask_poison, None, mask, "its mask is poison")
@@ -62,10 +68,27 @@ class MemoryAccess:
         if self.active is not None:
             self.active = np.broadcast_to(self.active, shape)
         self._refuse(poison, self.active, op.ptr, "its address is poison")
-        # One row for several programs: all of them do the same access.
-        self.together = rows < len(frame)
-        who = np.array([MANY]) if self.together else frame.programs
-        self.who = who.reshape((-1,) + (1,) * (len(shape) - 1))
+        self._settle(rows)
+
+    def _settle(self, rows: int) -> None:
+        """Say who accesses. One row for several programs: all of them do the same access."""
+        self.together = rows < len(self.frame)
+        who = np.array([MANY]) if self.together else self.frame.programs
+        self.who = who.reshape((-1,) + (1,) * (self.address.ndim - 1))
+
+    def apart(self) -> None:
+        """A row for every program, though all have the same operands."""
+        if self.together:
+            shape = (len(self.frame), *self.address.shape[1:])
+            self.address = np.broadcast_to(self.address, shape)
+            self.who = self.frame.programs.reshape((-1,) + (1,) * (len(shape) - 1))
+            if self.active is not None:
+                self.active = np.broadcast_to(self.active, shape)
+
+    def blame(self, elements: int) -> tuple[str, str]:
+        """Why an access is outside of a buffer of so many elements, and what to do."""
+        return (mask_comment(self.mask, elements, self.m.func, self.m.scalars),
+                "mask the elements outside of the array off")
 
     def value(self, value: Value) -> Array:
         """The value's array at the address's shape; no active lane may be poison."""
@@ -83,7 +106,7 @@ class MemoryAccess:
         row = int(np.flatnonzero(rows)[0])
         count = int(np.broadcast_to(bad[row], shape_of(value.type)).sum())
         where = f" in {count} elements" if shape_of(value.type) else ""
-        name = pointer_name(self.op.ptr, self.m.func) or "memory"
+        name = pointer_name(self.ptr, self.m.func) or "memory"
         verb = VERBS[type(self.op)]
         raise self.m.error(
             self.op, f"{self.m.program_name(self.frame.programs[row])} {verb} {name}, but {what}"
@@ -96,7 +119,7 @@ class MemoryAccess:
         count = int(e.lanes[row].sum())
         first = int(self.address[row][e.lanes[row]].reshape(-1)[0])
         who, verb = self.m.program_name(self.frame.programs[row]), VERBS[type(self.op)]
-        name = pointer_name(self.op.ptr, self.m.func)
+        name = pointer_name(self.ptr, self.m.func)
         memory = self.m.memory
         near = memory.allocation_of(name) if name in memory.address else e.allocation
         if near is None:
@@ -110,11 +133,9 @@ class MemoryAccess:
             return self.m.error(self.op, f"{who} {verb} {_some(count)} of {name} at addresses that "
                                          f"are not multiples of the element size")
         side = "before" if first < near.base else "past"
-        comment = mask_comment(self.op.mask, near.elements,
-                               self.m.func, self.m.scalars)
+        comment, advice = self.blame(near.elements)
         return self.m.error(self.op, f"{who} {verb} {_some(count)} {side} {name} "
-                            f"({_some(near.elements)}); {comment}",
-                            "mask the elements outside of the array off")
+                            f"({_some(near.elements)}); {comment}", advice)
 
 
 def _some(count: int) -> str:
@@ -152,13 +173,7 @@ def _(m: Machine, frame: Frame, op: ops.Store) -> None:
 @interp_rules(ops.AtomicRmw)
 def _(m: Machine, frame: Frame, op: ops.AtomicRmw) -> Sequence[Data]:
     access = MemoryAccess(m, frame, op, op.value)
-    # Every program adds, though all have the same operands.
-    if access.together:
-        shape = (len(frame), *access.address.shape[1:])
-        access.address = np.broadcast_to(access.address, shape)
-        access.who = frame.programs.reshape((-1,) + (1,) * (len(shape) - 1))
-        if access.active is not None:
-            access.active = np.broadcast_to(access.active, shape)
+    access.apart()
     value = access.value(op.value)
     used = bool(op.result.uses)
     try:

@@ -16,7 +16,13 @@ import numpy as np
 from tilec import knobs
 from tilec.errors import InterpreterError, LaunchError
 from tilec.eval.dtypes import BOOL, Array, dtype_of, is_float, scalar_type
-from tilec.interp import control, effects, hopper, shared  # noqa: F401  (they register rules)
+from tilec.interp import (  # noqa: F401  (they register rules)
+    control,
+    descriptors,
+    effects,
+    hopper,
+    shared,
+)
 from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data
 from tilec.interp.machine import Machine
@@ -25,8 +31,7 @@ from tilec.interp.waiting import Turns
 from tilec.ir import ops
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.ops.hopper import TmaOp
-from tilec.ir.ops.memory import MemoryOp
-from tilec.ir.origins import pointer_roots
+from tilec.ir.origins import accessed, pointer_roots
 from tilec.ir.types import Pointer, Scalar, TensorMap, shape_of
 
 # Elements of the largest tile that a group of programs holds together: its arrays fit in a cache.
@@ -142,9 +147,10 @@ class _Launch:
         """Allocations that ops in `body` with this effect may touch."""
         out: set[Allocation] = set()
         for op in body:
-            if not isinstance(op, MemoryOp | TmaOp) or effect not in op.class_effects:
+            pointer = op.map if isinstance(op, TmaOp) else accessed(op)
+            if pointer is None or effect not in op.class_effects:
                 continue
-            roots = [op.map] if isinstance(op, TmaOp) else pointer_roots(op.ptr, self.func)
+            roots = [pointer] if isinstance(op, TmaOp) else pointer_roots(pointer, self.func)
             if roots is None:
                 return set(self.memory.allocations)
             out |= {self.memory.allocation_of(r.name or str(r.index)) for r in roots}
@@ -155,8 +161,8 @@ class _Launch:
 
     def _shared(self) -> set[Allocation]:
         """Allocations both read and written: where programs might depend on each other."""
-        only_atomics = all(isinstance(op, (ops.AtomicRmw, ops.Store)) for op in self.body
-                           if isinstance(op, MemoryOp))
+        only_atomics = all("write" in op.class_effects for op in self.body
+                           if accessed(op) is not None)
         return set() if only_atomics else self._touched("read", self.body) & self._written()
 
 

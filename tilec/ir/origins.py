@@ -48,6 +48,13 @@ def uses_in_block(value: Value, through: tuple[type[Op], ...]) -> Iterator[tuple
                     seen.update(user.results)
 
 
+def accessed(op: Op) -> Value | None:
+    """The pointers through which an op touches global memory; None where it does not do so."""
+    if isinstance(op, ops.DescriptorOp):
+        return op.base
+    return op.ptr if isinstance(op, MemoryOp) else None
+
+
 def pointer_roots(pointer: Value, func: Func) -> frozenset[Value] | None:
     """Parameters that a pointer, or a tile of them, may come from; None if it may come from
     anywhere."""

@@ -1,4 +1,4 @@
-"""Which dots wgmma can compute, and the layout of their results.
+"""Which dots wgmma can compute, the layouts of their results, and the blocks that TMA moves for it.
 
 Source: PTX ISA, "Asynchronous warpgroup level matrix instructions", shapes and types.
 """
@@ -6,9 +6,12 @@ Source: PTX ISA, "Asynchronous warpgroup level matrix instructions", shapes and 
 from __future__ import annotations
 
 from tilec.ir import ops
-from tilec.ir.core import Value
+from tilec.ir.core import Func, Op, Value
 from tilec.ir.layouts import Mma
+from tilec.ir.ops.descriptors import DescriptorOp
 from tilec.ir.ops.hopper import ACCUMULATORS, WGMMA_K_BITS
+from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.origins import pointer_roots
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import scalar_of, shape_of
 from tilec.target import Target
@@ -33,8 +36,10 @@ def wgmma_layout(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMaps)
     shape = shape_of(dot.result.type)
     k = shape_of(dot.a.type)[-1]
     sixteen = element.bits == 16
-    if target.name != "sm_90a" or len(shape) != 2 or num_warps % WARPS or shape[0] % ROWS or \
-            k * element.bits % WGMMA_K_BITS or \
+    looped = any(True for _ in dot.ancestors()) and \
+        all(isinstance(a, ops.For) for a in dot.ancestors())
+    if target.name != "sm_90a" or not looped or len(shape) != 2 or num_warps % WARPS or \
+            shape[0] % ROWS or k * element.bits % WGMMA_K_BITS or \
             scalar_of(dot.c.type) not in ACCUMULATORS.get(element.name, ()) or \
             element.name == "f32" and dot.input_precision != "tf32":
         return None
@@ -42,8 +47,7 @@ def wgmma_layout(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMaps)
         load, turned = block_of(value)
         along_k = turned == (index == 1)  # whether rows in memory run along k
         if load is None or load.parent is not dot.parent or load.padding != "zero" or \
-                maps.obstacle(load) or not (along_k or sixteen) or \
-                not isinstance(dot.parent and dot.parent.parent_op, ops.For):
+                maps.obstacle(load) or not (along_k or sixteen):
             return None
     groups = num_warps // WARPS
     down = min(groups, shape[0] // ROWS)
@@ -54,3 +58,26 @@ def wgmma_layout(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMaps)
         return None
     n = next((n for n in range(min(columns, MAX_COLUMNS), 0, -step) if columns % n == 0), 0)
     return Mma(3, (WARPS * down, across), (ROWS, n)) if n else None
+
+
+def blocks_for_tma(func: Func, num_warps: int, target: Target) -> set[Op]:
+    """The loads and stores of blocks that TMA moves: operands of dots of wgmma, and in a kernel
+    that has such dots stores, each of a tensor that nothing else in the kernel writes or, if it is
+    stored, reads."""
+    maps = TensorMaps(func, target)
+    loads = {load for op in func.walk()
+             if isinstance(op, ops.Dot) and wgmma_layout(op, num_warps, target, maps)
+             for load in (block_of(op.a)[0], block_of(op.b)[0]) if load is not None}
+    stores = {op for op in func.walk() if isinstance(op, ops.DescriptorStore)
+              and not maps.obstacle(op)}
+    roots = [(op, pointer_roots(op.base if isinstance(op, DescriptorOp) else op.ptr, func))
+             for op in func.walk() if isinstance(op, (DescriptorOp, MemoryOp))]
+
+    def alone(op: DescriptorOp, with_these: set[Op], effects: set[str]) -> bool:
+        return not any(other not in with_these and other.effects & effects and
+                       (found is None or op.base in found) for other, found in roots)
+
+    kept: set[Op] = {op for op in loads if alone(op, set(), {"write"})}
+    if len(kept) < len(loads) or not loads:
+        return set()  # the operands of a dot come together
+    return kept | {op for op in stores if alone(op, set(stores), {"read", "write"})}

@@ -67,9 +67,9 @@ class block_pointer(NamedTuple):
     @builtin
     def advance(self, offsets: Any) -> block_pointer:
         """The window moved by `offsets`, one integer for each dimension."""
-        by = _scalars(offsets, dt.int32, "the offsets of tl.advance", len(self.offsets))
+        by = scalars(offsets, dt.int32, "the offsets of tl.advance", len(self.offsets))
         # A loop does not carry an offset that stays the same value.
-        moved = [a if _constant(b) == 0 else _add(a, b)
+        moved = [a if constant_of(b) == 0 else _add(a, b)
                  for a, b in zip(self.offsets, by, strict=True)]
         return self._replace(offsets=tuple(moved))
 
@@ -80,7 +80,7 @@ class block_pointer(NamedTuple):
         return f"block pointer to {self.dtype.element_ty.name}{list(self.block_shape)}"
 
 
-def _scalars(values: Any, t: dt.dtype, what: str, rank: int) -> tuple[tensor, ...]:
+def scalars(values: Any, t: dt.dtype, what: str, rank: int) -> tuple[tensor, ...]:
     """Integers as scalars of type `t`, one for each of `rank` dimensions."""
     values = unwrap(values)
     if not isinstance(values, (tuple, list)) or len(values) != rank:
@@ -93,14 +93,14 @@ def _scalars(values: Any, t: dt.dtype, what: str, rank: int) -> tuple[tensor, ..
 def _scalar(x: Any, t: dt.dtype, what: str) -> tensor:
     if is_number(x) and not isinstance(x, float):
         if t == dt.int32 and not -2**31 <= x < 2**31:
-            raise error(f"{what}: {x} does not fit int32", "add the rest to the base pointer")
+            raise error(f"{what}: {x} does not fit int32", "add what is more to the base pointer")
         return constant(x, t)
     if not isinstance(x, tensor) or x.shape or not x.dtype.is_int():
         raise error(f"{what}: found {describe(x)}, expected an integer scalar",
                     "every dimension has one number")
     if t == dt.int32 and x.dtype.primitive_bitwidth > 32:
         raise error(f"{what}: found {x}, expected 32 bits or fewer",
-                    "convert it by `.to(tl.int32)`; add what is larger to the base pointer")
+                    "convert it by `.to(tl.int32)`; add what is more to the base pointer")
     return cast(x, t)
 
 
@@ -109,7 +109,7 @@ def _add(a: Any, b: Any) -> tensor:
     return result
 
 
-def _constant(x: tensor) -> int | None:
+def constant_of(x: tensor) -> int | None:
     """The value of a scalar that is a constant."""
     made = x.handle.op
     return int(made.value) if isinstance(made, ops.Constant) else None
@@ -137,9 +137,9 @@ def make_block_ptr(base: Any, shape: Any, strides: Any, offsets: Any, block_shap
     if sorted(dims) != list(range(rank)):
         raise error(f"tl.make_block_ptr: order {list(dims)} does not name the {rank} dimensions of "
                     "the block once", "row-major is (1, 0), column-major (0, 1)")
-    whole, steps = (_scalars(x, dt.int64, f"the {name} of tl.make_block_ptr", rank)
+    whole, steps = (scalars(x, dt.int64, f"the {name} of tl.make_block_ptr", rank)
                     for x, name in ((shape, "shape"), (strides, "strides")))
-    start = _scalars(offsets, dt.int32, "the offsets of tl.make_block_ptr", rank)
+    start = scalars(offsets, dt.int32, "the offsets of tl.make_block_ptr", rank)
     return block_pointer(base, whole, steps, start, _form(extents, dims))
 
 
@@ -183,7 +183,7 @@ def inside(x: block_pointer, dims: Sequence[int]) -> tensor | None:
         room = extent - cast(offset, dt.int64)
         # Cut to the block's extent, the bound fits int32, which tiles compare faster.
         part = index < cast(maximum(minimum(room, n), 0), dt.int32)
-        start = _constant(offset)
+        start = constant_of(offset)
         if start is None or start < 0:
             part = part & (index >= maximum(minimum(-offset, n), 0))
         mask = part if mask is None else mask & part

@@ -17,6 +17,12 @@ from tilec.language.debug import (
     static_assert,
     static_print,
 )
+from tilec.language.descriptors import (
+    load_tensor_descriptor,
+    make_tensor_descriptor,
+    store_tensor_descriptor,
+    tensor_descriptor,
+)
 from tilec.language.dtypes import (
     bfloat16,
     block_type,
@@ -79,10 +85,11 @@ __all__ = [
     "cdiv", "ceil", "clamp", "condition", "const", "constexpr", "cos", "debug_barrier",
     "device_assert", "device_print", "dot", "dtype", "erf", "exp", "exp2", "expand_dims",
     "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "int1",
-    "int16", "int32", "int64", "int8", "load", "log", "log2", "make_block_ptr", "max",
-    "max_constancy", "max_contiguous", "maximum", "min", "minimum", "multiple_of",
-    "num_programs", "permute", "pi32_t", "pointer_type", "program_id", "range", "ravel",
-    "reduce", "reshape", "rsqrt", "sin", "sqrt", "static_assert", "static_print",
-    "static_range", "store", "sum", "tanh", "tensor", "to_tensor", "trans", "uint16", "uint32",
-    "uint64", "uint8", "view", "void", "where", "xor_sum", "zeros", "zeros_like",
+    "int16", "int32", "int64", "int8", "load", "load_tensor_descriptor", "log", "log2",
+    "make_block_ptr", "make_tensor_descriptor", "max", "max_constancy", "max_contiguous",
+    "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "pi32_t",
+    "pointer_type", "program_id", "range", "ravel", "reduce", "reshape", "rsqrt", "sin", "sqrt",
+    "static_assert", "static_print", "static_range", "store", "store_tensor_descriptor", "sum",
+    "tanh", "tensor", "tensor_descriptor", "to_tensor", "trans", "uint16", "uint32", "uint64",
+    "uint8", "view", "void", "where", "xor_sum", "zeros", "zeros_like",
 ]

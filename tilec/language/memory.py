@@ -33,7 +33,8 @@ def _pointer(pointer: Any, what: str) -> tensor:
     raise error(f"{what}: expected a pointer, found {describe(pointer)}", advice)
 
 
-def _writable(pointer: Any, what: str) -> tensor:
+def writable(pointer: Any, what: str) -> tensor:
+    """The pointer; CompilationError if it is none, or a const one."""
     x = _pointer(pointer, what)
     if isinstance(x.dtype, dt.pointer_type) and x.dtype.const:
         raise error(f"{what}: cannot write through {x}",
@@ -62,14 +63,15 @@ def _mask(mask: Any, shape: tuple[int, ...], what: str) -> Value | None:
     return spread(mask, shape).handle
 
 
-def _fill(value: Any, t: dt.dtype, shape: tuple[int, ...]) -> Value:
+def filled(value: Any, t: dt.dtype, shape: tuple[int, ...]) -> Value:
     """A value converted to `t` as a store does, and broadcast."""
     if is_number(value):
         return constant(value, t, shape).handle
     return spread(convert(to_tensor(value), t), shape).handle
 
 
-def _pointee(pointer: tensor) -> dt.dtype:
+def pointee_of(pointer: tensor) -> dt.dtype:
+    """What a pointer, or a tile of them, points at."""
     kind = pointer.dtype
     assert isinstance(kind, dt.pointer_type)
     return kind.element_ty
@@ -130,8 +132,8 @@ def _padding(x: block_pointer, mask: tensor | None, option: Any) -> Any:
     if option and mask is None:
         raise error("tl.load: padding_option is given without boundary_check",
                     "name the dimensions to check: boundary_check=(0, 1)")
-    if option == "nan" and not _pointee(x.base).is_floating():
-        raise error(f"tl.load: padding_option is 'nan' for {_pointee(x.base)}",
+    if option == "nan" and not pointee_of(x.base).is_floating():
+        raise error(f"tl.load: padding_option is 'nan' for {pointee_of(x.base)}",
                     "integers have no NaN; use 'zero'")
     return PADDINGS[option]
 
@@ -166,7 +168,7 @@ def load(pointer: Any, mask: Any = None, other: Any = None, *, boundary_check: A
     shape = common_shape("tl.load, pointer, mask and other", pointer.shape,
                          *shapes_of((mask, other)))
     masked = _mask(mask, shape, "tl.load")
-    fill = None if other is None or masked is None else _fill(other, _pointee(pointer), shape)
+    fill = None if other is None or masked is None else filled(other, pointee_of(pointer), shape)
     op = ops.Load(spread(pointer, shape).handle, masked, fill,
                   cache=_choice(cache_modifier, "cache_modifier", CACHE_LOAD, "tl.load"),
                   eviction=_choice(eviction_policy, "eviction_policy", EVICTION, "tl.load"))
@@ -189,13 +191,20 @@ def store(pointer: Any, value: Any, mask: Any = None, *, boundary_check: Any = (
         pointer, mask = _block(pointer, boundary_check, "tl.store", mask=mask)
     else:
         _no_block(pointer, "tl.store", boundary_check=boundary_check)
-    pointer = _writable(pointer, "tl.store")
+    pointer = writable(pointer, "tl.store")
     _fit(pointer, "tl.store", value=value, mask=mask)
     masked = _mask(mask, pointer.shape, "tl.store")
-    op = ops.Store(pointer.handle, _fill(value, _pointee(pointer), pointer.shape), masked,
+    op = ops.Store(pointer.handle, filled(value, pointee_of(pointer), pointer.shape), masked,
                    cache=_choice(cache_modifier, "cache_modifier", CACHE_STORE, "tl.store"),
                    eviction=_choice(eviction_policy, "eviction_policy", EVICTION, "tl.store"))
     current().builder.insert(op)
+
+
+def check_addition(t: dt.dtype, what: str) -> None:
+    """CompilationError for a dtype that has no atomic addition."""
+    if t.primitive_bitwidth < (16 if t.is_floating() else 32):
+        raise error(f"{what}: there is no atomic addition of {t}",
+                    "use int32, uint32, int64, uint64, float16, bfloat16, float32 or float64")
 
 
 @builtin
@@ -208,15 +217,13 @@ def atomic_add(pointer: Any, val: Any, mask: Any = None, sem: str | None = None,
     float but fp8. sem: "acquire", "release", "acq_rel" (default) or "relaxed"; scope: "gpu"
     (default), "cta" or "sys".
     """
-    pointer = _writable(pointer, "tl.atomic_add")
-    pointee = _pointee(pointer)
-    if pointee.primitive_bitwidth < (16 if pointee.is_floating() else 32):
-        raise error(f"tl.atomic_add: there is no atomic addition of {pointee}",
-                    "use int32, uint32, int64, uint64, float16, bfloat16, float32 or float64")
+    pointer = writable(pointer, "tl.atomic_add")
+    pointee = pointee_of(pointer)
+    check_addition(pointee, "tl.atomic_add")
     _fit(pointer, "tl.atomic_add", value=val, mask=mask)
     masked = _mask(mask, pointer.shape, "tl.atomic_add")
     sems = ("acq_rel", "acquire", "release", "relaxed")
-    value = _fill(val, pointee, pointer.shape)
+    value = filled(val, pointee, pointer.shape)
     return emit(ops.AtomicRmw(
         pointer.handle, value, masked, kind="add",
         sem=_choice(sem or "acq_rel", "sem", sems, "tl.atomic_add"),

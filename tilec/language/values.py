@@ -156,7 +156,7 @@ def builtin(fn: F) -> F:
     Constexpr wrappers among the arguments are unwrapped. CompilationError outside of a kernel and
     for arguments that do not fit the signature.
     """
-    shown = f"tl.{fn.__name__}"
+    shown = f"tl.{fn.__qualname__.rpartition('<locals>.')[2]}"
 
     @functools.wraps(fn)
     def guarded(*args: Any, **kwargs: Any) -> Any:

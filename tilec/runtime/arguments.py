@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tilec.errors import LaunchError, TilecError
@@ -72,6 +72,26 @@ def bool_handler(value: bool) -> tuple[Key, Any]:
     return _BOOL, value
 
 
+class Composite:
+    """Base of arguments that count as a tuple, `parts`."""
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """The tuple."""
+        raise NotImplementedError
+
+    def read(self) -> tuple[Key, tuple[Any, ...]]:
+        """What a handler gives for it."""
+        raise NotImplementedError
+
+
+def parts_of(value: Any) -> Sequence[Any] | None:
+    """What is in a tuple, or what counts as one; None for other arguments."""
+    if isinstance(value, (tuple, list)):
+        return value
+    return value.parts if isinstance(value, Composite) else None
+
+
 def tuple_handler(value: Any) -> tuple[Key, Any]:
     """A tuple of keys; the values of nested tuples in one flat tuple."""
     keys: list[Key] = []
@@ -80,8 +100,13 @@ def tuple_handler(value: Any) -> tuple[Key, Any]:
         handler = handler_of(v)
         key, one = handler(v)
         keys.append(key)
-        values += one if handler is tuple_handler else (one,)
+        values += one if handler in (tuple_handler, composite_handler) else (one,)
     return tuple(keys), tuple(values)
+
+
+def composite_handler(value: Composite) -> tuple[Key, Any]:
+    """The same for what counts as a tuple."""
+    return value.read()
 
 
 # -- constants --------------------------------------------------------------------------------
@@ -231,13 +256,16 @@ def _find(kind: type, value: Any) -> Handler:
         return _dlpack
     if isinstance(value, tuple):
         return tuple_handler
+    if isinstance(value, Composite):
+        return composite_handler
     if isinstance(value, (Function, constexpr)) or isinstance(as_plain(value), dt.dtype):
         return constexpr_handler
     if isinstance(value, (int, float)):
         base: type = int if isinstance(value, int) else float
         return lambda v: _HANDLERS[base](base(v))
     raise LaunchError(f"it is a {kind.__name__}, which a kernel cannot take", None,
-                      "give arrays (numpy, torch, cupy), numbers, None, tuples of these, or "
+                      "give arrays (numpy, torch, cupy), a TensorDescriptor of one, numbers, None, "
+                      "tuples of these, or "
                       "declare the parameter `: tl.constexpr`")
 
 

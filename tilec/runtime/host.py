@@ -20,6 +20,7 @@ from tilec.runtime.arguments import (
     constexpr_handler,
     handler_of,
     leaves,
+    parts_of,
     place_of,
     short_name,
 )
@@ -91,11 +92,15 @@ def _flatten(spec: Spec, value: Any, name: str, out: list[Any]) -> None:
     if isinstance(spec, ArgSpec):
         out.append(value)
         return
-    if not isinstance(value, (tuple, list)) or len(value) != len(spec):
+    parts = parts_of(value)
+    if parts is None or len(parts) != len(spec):
         raise LaunchError(f"argument `{name}` is {value!r}, expected {len(spec)} values")
-    for part, v in zip(spec, value, strict=True):
+    for part, v in zip(spec, parts, strict=True):
         if isinstance(part, (ArgSpec, tuple)):
             _flatten(part, v, name, out)
+        elif not _same(v, part):
+            raise LaunchError(f"argument `{name}` has {v!r}, where the kernel was compiled for "
+                              f"{part.value!r}", None, "compile it for these arguments")
 
 
 def flat_arguments(key: Key, value: Any, passed: Any) -> list[Any]:
@@ -104,21 +109,19 @@ def flat_arguments(key: Key, value: Any, passed: Any) -> list[Any]:
 
     key, passed: what its handler gave.
     """
-    passes = passed if isinstance(value, (tuple, list)) and not isinstance(key, Const) else [passed]
+    passes = [passed] if isinstance(key, Const) or parts_of(value) is None else passed
     return [v if place_of(k) is not None else p for (k, v), p in zip(opened(key, value), passes)
             if not isinstance(k, Const)]
 
 
 def opened(key: Key, value: Any) -> list[tuple[Key, Any]]:
     """The parts of an argument with their keys: of a tuple, what is in it, however deep."""
-    nested = isinstance(value, (tuple, list)) and not isinstance(key, Const)
-    return list(zip(leaves(key), _opened(value) if nested else [value]))
+    return list(zip(leaves(key), [value] if isinstance(key, Const) else _opened(value)))
 
 
 def _opened(value: Any) -> list[Any]:
-    if not isinstance(value, (tuple, list)):
-        return [value]
-    return [leaf for v in value for leaf in _opened(v)]
+    parts = parts_of(value)
+    return [value] if parts is None else [leaf for v in parts for leaf in _opened(v)]
 
 
 def as_numpy(value: Any) -> Any:
@@ -242,6 +245,19 @@ def device_view(value: Any) -> View | None:
     size = value.element_size()
     return View(value.data_ptr(), numpy_dtype(short_name(value.dtype)), tuple(value.shape),
                 tuple(s * size for s in value.stride()))
+
+
+def geometry(value: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape and strides, in elements, of an array anywhere."""
+    view = device_view(value)
+    array = as_numpy(value) if view is None else view
+    if not hasattr(array, "strides"):
+        raise LaunchError(f"found {value!r}, expected an array")
+    size = array.dtype.itemsize
+    if any(s % size for s in array.strides):
+        raise LaunchError(f"an array has strides of {tuple(array.strides)} bytes, expected "
+                          f"multiples of its element size, {size}", None, "copy it")
+    return tuple(array.shape), tuple(s // size for s in array.strides)
 
 
 def span(value: Any) -> tuple[int, int]:

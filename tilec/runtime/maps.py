@@ -10,7 +10,8 @@ from tilec.errors import LaunchError
 from tilec.ir.layouts import NvmmaShared
 from tilec.ir.tensor_maps import MapRecipe
 from tilec.ir.types import SCALARS, TensorMap
-from tilec.runtime.tensor_map import TensorDescriptor, encode, in_simulator, on_host
+from tilec.runtime.descriptors import TensorDescriptor
+from tilec.runtime.tensor_map import encode, in_simulator, on_host
 
 _EXPRESSION = re.compile(r"[\d$ ()+*-]+")
 Numbers = Callable[[Sequence[Any]], tuple[int, ...]]

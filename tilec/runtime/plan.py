@@ -89,7 +89,7 @@ class Plan:
             else:
                 lines.append(f"k{n}, v{n} = h{n}({arg})")
                 keys.append(f"k{n}")
-                values.append(f"*v{n}" if isinstance(value, (tuple, list)) else f"v{n}")
+                values.append(f"v{n}" if arguments.parts_of(value) is None else f"*v{n}")
         lines.append(f"return ({_listed(keys)}), ({_listed(values)})")
         parameters = ", ".join(f"g{i}" for i in range(len(given)))
         exec(f"def read({parameters}):\n  " + "\n  ".join(lines), names)

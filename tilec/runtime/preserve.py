@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from tilec.ir.ops.memory import MemoryOp
-from tilec.ir.origins import pointer_roots
+from tilec.ir.origins import accessed, pointer_roots
 from tilec.runtime import device, host
 from tilec.runtime.arguments import Const, Key, place_of
 from tilec.runtime.kernel import CompiledKernel
@@ -70,7 +69,8 @@ def written(kernel: CompiledKernel) -> set[int] | None:
     for op in func.walk():
         if "write" not in op.class_effects:
             continue
-        roots = pointer_roots(op.ptr, func) if isinstance(op, MemoryOp) else None
+        pointer = accessed(op)
+        roots = None if pointer is None else pointer_roots(pointer, func)
         if roots is None:
             return None
         found |= {r.index for r in roots}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +16,7 @@ from tilec.eval.dtypes import dtype_of
 from tilec.ir.descriptors import tma_boxes
 from tilec.ir.types import TensorMap
 from tilec.runtime import device, host
+from tilec.runtime.descriptors import TensorDescriptor
 
 # CUtensorMapDataType of each element; fp8 counts as bytes.
 _TYPES = {"i8": "UINT8", "u8": "UINT8", "f8e4m3": "UINT8", "f8e5m2": "UINT8", "i16": "UINT16",
@@ -28,25 +28,6 @@ _PTX_TYPES = {"UINT8": "u8", "UINT16": "u16", "UINT32": "u32", "INT32": "s32", "
               "INT64": "s64", "FLOAT16": "f16", "BFLOAT16": "bf16", "FLOAT32": "f32",
               "FLOAT64": "f64"}
 _MOST_STRIDE = 1 << 40
-
-
-@dataclass(frozen=True, eq=False)
-class TensorDescriptor:
-    """A tensor for TMA: the memory of `array`, seen with a shape and strides (in elements; the last
-    one is 1). An array alone stands for itself. block_shape: what one copy moves, if it is to be
-    checked against the kernel."""
-
-    array: Any
-    shape: Sequence[int]
-    strides: Sequence[int]
-    block_shape: Sequence[int] = ()
-
-    def as_numpy(self) -> Any:
-        """The tensor as a view of host memory."""
-        from numpy.lib.stride_tricks import as_strided  # a kernel on the CPU needs numpy anyway
-
-        base = host.as_numpy(self.array)
-        return as_strided(base, self.shape, [s * base.itemsize for s in self.strides])
 
 
 def on_host(value: Any) -> Any:

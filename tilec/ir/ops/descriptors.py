@@ -1,4 +1,4 @@
-"""Ops on blocks of tensors that lie in global memory, which `tl.make_tensor_descriptor` describes.
+"""Ops on blocks of tensors in global memory, as `tl.make_tensor_descriptor` describes them.
 
 Their operands describe the tensor: `base`, a pointer to its first element, and in `place`, one
 after another, its extents (i32), its strides in elements (i64, the last one is 1) and where the
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilec.ir.core import Op, Value, attr, operand, operands
-from tilec.ir.types import Pointer, Scalar, Tensor, Type, i32, i64, refines
+from tilec.ir.types import Pointer, Scalar, Tensor, Type, i32, i64, refines, scalar_of
 
 
 class DescriptorOp(Op):
@@ -43,6 +43,13 @@ class DescriptorOp(Op):
                             f"expected ({', '.join(map(str, want))})")
         return Tensor(self.block, pointer.pointee)
 
+    def _check_written(self, value: Value) -> None:
+        t = self._block_type()
+        if not refines(value.type, t):
+            raise self.fail(f"value is {value.type}, expected {t}")
+        if isinstance(self.base.type, Pointer) and self.base.type.const:
+            raise self.fail(f"cannot store through {self.base.type}")
+
 
 class DescriptorLoad(DescriptorOp, name="tile.descriptor_load", effects={"read"}):
     """Read a block; elements outside of the tensor are zero, or NaN with padding = "nan"."""
@@ -64,9 +71,7 @@ class DescriptorStore(DescriptorOp, name="tile.descriptor_store", effects={"writ
     described: tuple[Value, ...] = operands()
 
     def infer(self) -> Sequence[Type]:
-        t = self._block_type()
-        if not refines(self.value.type, t):
-            raise self.fail(f"value is {self.value.type}, expected {t}")
+        self._check_written(self.value)
         return ()
 
 
@@ -79,7 +84,8 @@ class DescriptorAtomic(DescriptorOp, name="tile.descriptor_atomic", effects={"re
     kind: str = attr(str, "add", choices=("add",))
 
     def infer(self) -> Sequence[Type]:
-        t = self._block_type()
-        if not refines(self.value.type, t):
-            raise self.fail(f"value is {self.value.type}, expected {t}")
+        self._check_written(self.value)
+        element = scalar_of(self.value.type)
+        if element.bits < (16 if element.is_float else 32):
+            raise self.fail(f"no atomic {self.kind} for {element}")
         return ()

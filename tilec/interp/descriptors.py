@@ -1,0 +1,72 @@
+"""Interpreter rules of blocks of described tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilec.eval.dtypes import Array, dtype_of
+from tilec.interp.effects import MemoryAccess
+from tilec.interp.frame import Data, Frame
+from tilec.interp.machine import Machine, interp_rules
+from tilec.interp.memory import AccessError
+from tilec.ir import ops
+from tilec.ir.core import Value
+from tilec.ir.types import pointee_of
+
+
+class BlockAccess(MemoryAccess):
+    """Operands of a descriptor op, checked for poison: addresses, and which are inside."""
+
+    active: Array
+
+    def __init__(self, m: Machine, frame: Frame, op: ops.DescriptorOp) -> None:
+        self.m, self.frame, self.op = m, frame, op
+        self.ptr = op.base
+        for value in (op.base, *op.place):
+            self._refuse(frame.get(value)[1], None, value, "its place is poison")
+        rank, rows = len(op.block), max(len(frame.get(v)[0]) for v in op.operands)
+
+        def scalars(value: Value) -> Array:
+            return frame.get(value)[0].astype(np.int64).reshape(-1, *(1,) * rank)
+
+        address, active = scalars(op.base), np.ones((), bool)
+        for d, (extent, stride, offset) in enumerate(zip(*op.parts(), strict=True)):
+            index = np.arange(op.block[d]).reshape(-1, *(1,) * (rank - 1 - d)) + scalars(offset)
+            address = address + index * scalars(stride) * pointee_of(op.base.type).bytes
+            active = active & (index >= 0) & (index < scalars(extent))
+        shape = (rows, *op.block)
+        self.address = np.broadcast_to(address, shape)
+        self.active = np.broadcast_to(active, shape)
+        self._settle(rows)
+
+    def blame(self, elements: int) -> tuple[str, str]:
+        return ("the descriptor says that they belong to the tensor",
+                "compare its shape and strides with the array's")
+
+
+@interp_rules(ops.DescriptorLoad)
+def _(m: Machine, frame: Frame, op: ops.DescriptorLoad) -> Sequence[Data]:
+    access, dtype = BlockAccess(m, frame, op), dtype_of(op.result.type)
+    try:
+        array = m.memory.load(access.address, access.active, dtype, access.who)
+    except AccessError as e:
+        raise access.failed(e) from None
+    fill = np.array(np.nan if op.padding == "nan" else 0).astype(dtype)
+    return ((np.where(access.active, array, fill), None),)
+
+
+@interp_rules(ops.DescriptorStore, ops.DescriptorAtomic)
+def _(m: Machine, frame: Frame, op: ops.DescriptorStore | ops.DescriptorAtomic) -> None:
+    access = BlockAccess(m, frame, op)
+    if isinstance(op, ops.DescriptorAtomic):
+        access.apart()
+    value = access.value(op.value)
+    try:
+        if isinstance(op, ops.DescriptorAtomic):
+            m.memory.atomic_add(access.address, value, access.active, access.who, False)
+        else:
+            m.memory.store(access.address, value, access.active, access.who)
+    except AccessError as e:
+        raise access.failed(e) from None

@@ -1,0 +1,124 @@
+"""rewrite_descriptors: blocks of described tensors become tiles of pointers with masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilec.ir import ops
+from tilec.ir.core import Builder, Module, Value
+from tilec.ir.types import Scalar, Tensor, element_of, i32, i64
+from tilec.ir.wgmma import blocks_for_tma
+from tilec.passes.base import Pass
+from tilec.passes.fold import constant, make_constant
+from tilec.target import DEFAULT, Target
+
+
+class RewriteDescriptors(Pass):
+    """Descriptor ops become pointer arithmetic, masks and accesses through pointers.
+
+        %0 = tile.descriptor_load(                %start = tile.addptr(%p, %x) : ptr<f32>
+            %p, %n, %one, %x)               ->    %ptrs = tile.addptr(splat(%start), 0 .. 7)
+            {block = (8)} : tensor<8xf32>         %mask = 0 .. 7 < splat(min(%n - %x, 8)) & ...
+                                                  %0 = tile.load(%ptrs, %mask, 0)
+
+    Only scalars depend on the offsets: the tiles of indices are the same in every round of a loop.
+    What TMA will move stays.
+    """
+
+    def run(self, module: Module) -> None:
+        target = Target.parse(str(module.attributes.get("target", DEFAULT)))
+        for func in module.funcs:
+            blocks = [op for op in func.walk() if isinstance(op, ops.DescriptorOp)]
+            kept = blocks_for_tma(func, module.num_warps, target) if blocks else set()
+            for op in blocks:
+                if op not in kept:
+                    _rewrite(op)
+
+
+def _rewrite(op: ops.DescriptorOp) -> None:
+    block = _Block(op)
+    ptrs, mask, builder = block.pointers(), block.inside(), block.builder
+    if isinstance(op, ops.DescriptorLoad):
+        fill = float("nan") if op.padding == "nan" else 0
+        other = make_constant(builder, fill, op.result.type)
+        op.result.replace_by(builder.emit(ops.Load(ptrs, mask, other)))
+    elif isinstance(op, ops.DescriptorStore):
+        builder.insert(ops.Store(ptrs, op.value, mask))
+    else:
+        assert isinstance(op, ops.DescriptorAtomic)
+        builder.insert(ops.AtomicRmw(ptrs, op.value, mask, kind=op.kind, sem="relaxed"))
+    op.erase()
+
+
+class _Block:
+    """Emits what a block's addresses and mask are made of, before its op."""
+
+    def __init__(self, op: ops.DescriptorOp) -> None:
+        self.builder = Builder(before=op, loc=op.loc)
+        self.shape, self.base = op.block, op.base
+        self.extents, self.strides, self.offsets = op.parts()
+        self.wide = [self._cast(x, i64) for x in self.offsets]
+
+    def pointers(self) -> Value:
+        """The addresses of the elements."""
+        emit, start, tile = self.builder.emit, self.base, None
+        for d, (offset, stride) in enumerate(zip(self.wide, self.strides, strict=True)):
+            start = emit(ops.AddPtr(start, emit(ops.Mul(offset, stride))))
+            index = self._cast(self._index(d), i64)
+            term = self._whole(emit(ops.Mul(index, self._like(stride, index))))
+            tile = term if tile is None else emit(ops.Add(tile, term))
+        assert tile is not None
+        return emit(ops.AddPtr(self._splat(start, self.shape), tile))
+
+    def inside(self) -> Value:
+        """Which elements lie within the tensor."""
+        emit, mask = self.builder.emit, None
+        for d, (extent, offset) in enumerate(zip(self.extents, self.offsets, strict=True)):
+            index = self._index(d)
+            # Cut to the block's extent, bounds fit i32, which tiles compare faster.
+            room = emit(ops.Sub(self._cast(extent, i64), self.wide[d]))
+            part = emit(ops.Cmp(index, self._bound(room, d), predicate="lt"))
+            start = constant(offset)
+            if start is None or start < 0:
+                before = emit(ops.Neg(self.wide[d]))
+                above = emit(ops.Cmp(index, self._bound(before, d), predicate="ge"))
+                part = emit(ops.And(part, above))
+            part = self._whole(part)
+            mask = part if mask is None else emit(ops.And(mask, part))
+        assert mask is not None
+        return mask
+
+    def _bound(self, x: Value, dim: int) -> Value:
+        """A scalar i64, cut to 0 .. the block's extent along `dim`, as a tile like `_index`."""
+        for op, limit in ((ops.Minimum, self.shape[dim]), (ops.Maximum, 0)):
+            x = self.builder.emit(op(x, make_constant(self.builder, limit, i64)))
+        return self._splat(self._cast(x, i32), self._along(dim))
+
+    def _along(self, dim: int) -> tuple[int, ...]:
+        """The block's shape with extents of 1 but for `dim`."""
+        return tuple(n if d == dim else 1 for d, n in enumerate(self.shape))
+
+    def _index(self, dim: int) -> Value:
+        """0 .. extent - 1 along `dim`."""
+        out = self.builder.emit(ops.Arange(start=0, end=self.shape[dim]))
+        for d in range(len(self.shape)):
+            if d != dim:
+                out = self.builder.emit(ops.ExpandDims(out, axis=d))
+        return out
+
+    def _cast(self, x: Value, t: Scalar) -> Value:
+        made = Tensor(x.type.shape, t) if isinstance(x.type, Tensor) else t
+        return self.builder.emit(ops.Cast(x, types=[made]))
+
+    def _splat(self, x: Value, shape: Sequence[int]) -> Value:
+        element = element_of(x.type)
+        return self.builder.emit(ops.Splat(x, types=[Tensor(tuple(shape), element)]))
+
+    def _like(self, x: Value, tile: Value) -> Value:
+        assert isinstance(tile.type, Tensor)
+        return self._splat(x, tile.type.shape)
+
+    def _whole(self, x: Value) -> Value:
+        """A tile along one dimension, repeated to the whole block."""
+        made = Tensor(self.shape, element_of(x.type))
+        return x if x.type == made else self.builder.emit(ops.Broadcast(x, types=[made]))

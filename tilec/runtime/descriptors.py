@@ -1,0 +1,94 @@
+"""`TensorDescriptor`: a tensor as an argument of a kernel, which reads and writes it in blocks."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilec.errors import LaunchError
+from tilec.language import dtypes as dt
+from tilec.language.descriptors import DescriptorForm, check_form
+from tilec.runtime import host
+from tilec.runtime.arguments import Composite, Const, Key, handler_of, place_of
+
+
+@dataclass(eq=False)
+class TensorDescriptor(Composite):
+    """A tensor: the memory of `array`, seen with a shape (32 bits) and strides (in elements; the
+    last one is 1). In a kernel it is what tl.make_tensor_descriptor makes, in blocks of
+    block_shape; padding, "zero" or "nan", is what elements outside of it read as.
+
+    Its attributes may be assigned anew between launches, as a tuner's hooks do with block_shape.
+    For a tensor map of a .tir kernel, block_shape may be left out; given, it is checked against
+    what the kernel copies.
+    """
+
+    array: Any
+    shape: Sequence[int]
+    strides: Sequence[int]
+    block_shape: Sequence[int] = ()
+    padding: str = "zero"
+
+    @classmethod
+    def from_tensor(cls, array: Any, block_shape: Sequence[int], padding: str = "zero"
+                    ) -> TensorDescriptor:
+        """The whole of an array, with its own shape and strides."""
+        return cls(array, *host.geometry(array), block_shape, padding)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("shape", "strides", "block_shape"):
+            try:
+                value = tuple(map(operator.index, value))
+            except TypeError:
+                raise LaunchError(f"the {name} of a TensorDescriptor is {value!r}, expected "
+                                  "integers") from None
+        super().__setattr__(name, value)
+        self.__dict__["_fixed"] = None  # the keys and values of all but the array
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        return (self.array, self.shape, self.strides[:-1], self.form)
+
+    @property
+    def form(self) -> DescriptorForm:
+        """What is baked in."""
+        short = str(handler_of(self.array)(self.array)[0][0])
+        return check_form(self.block_shape, self.padding, dt.from_name(short), "a TensorDescriptor")
+
+    def read(self) -> tuple[Key, tuple[Any, ...]]:
+        key, address = handler_of(self.array)(self.array)
+        fixed = self.__dict__["_fixed"]
+        if fixed is None:
+            if place_of(key) is None:
+                raise LaunchError(f"a TensorDescriptor of {self.array!r}, expected one of an array")
+            fixed = self.__dict__["_fixed"] = self._fix()
+        keys, values = fixed
+        return (key, *keys), (address, *values)
+
+    def _fix(self) -> tuple[tuple[Key, ...], tuple[Any, ...]]:
+        form, wrong = self.form, ""
+        if not len(self.shape) == len(self.strides) == len(form.block_shape):
+            wrong = f"shape {self.shape}, strides {self.strides} and blocks of " \
+                f"{form.block_shape}, expected equal numbers of dimensions"
+        elif not all(0 <= n < 1 << 31 for n in self.shape):
+            wrong = f"shape {self.shape}, expected extents from 0 to 2**31 - 1"
+        elif self.strides[-1] != 1:
+            wrong = f"strides {self.strides}, expected 1 as the last one"
+        elif not all(-(1 << 63) <= s < 1 << 63 for s in self.strides):
+            wrong = f"strides {self.strides}, expected 64 bits"
+        if wrong:
+            raise LaunchError(f"a TensorDescriptor has {wrong}", None, "strides count elements; "
+                              "copy the array where neighbours in a row lie apart")
+        outer = self.strides[:-1]
+        return ((tuple(("i32", n % 16 == 0) for n in self.shape),
+                 tuple(("i64", s % 16 == 0) for s in outer), Const(DescriptorForm, form)),
+                (*self.shape, *outer, form))
+
+    def as_numpy(self) -> Any:
+        """The tensor as a view of host memory."""
+        from numpy.lib.stride_tricks import as_strided  # a kernel on the CPU needs numpy anyway
+
+        base = host.as_numpy(self.array)
+        return as_strided(base, self.shape, [s * base.itemsize for s in self.strides])
