@@ -41,6 +41,7 @@ from tilec.passes.coalesce import Coalesce
 from tilec.passes.combine import Combine
 from tilec.passes.cse import Cse
 from tilec.passes.dce import Dce
+from tilec.passes.flatten import Flatten
 from tilec.passes.form_fma import FormFma
 from tilec.passes.insert_barriers import InsertBarriers
 from tilec.passes.licm import Licm
@@ -70,6 +71,7 @@ PIPELINE: tuple[Step, ...] = (
     Step("tile", FormFma(), "once, before any scheduling, so that numerics do not depend on it"),
     Step("tile", Cse(), "after the rewrites above have made equal things look equal"),
     Step("tile", Licm(), "after cse: one copy to hoist"),
+    Step("tile", Flatten(), "after licm: what is computed in every round is what must be"),
     Step("tile", Unroll(), "after licm: hoisted work is not copied"),
     Step("tile", Canonicalize(), "folds what unrolling made constant"),
     Step("tile", Dce(), "last at this level: layouts are worked out for what is left"),
