@@ -87,7 +87,8 @@ def link(ptx: str, target: Target, *, name: str) -> LinkResult:
     memory does not fit, ToolError where nvJitLink is missing.
     """
     nvjitlink = _nvjitlink()
-    options = [f"-arch={target.name}", "-O3", "-verbose"]
+    # What nvJitLink takes from its cache comes without a log, so without statistics and advisories.
+    options = [f"-arch={target.name}", "-O3", "-verbose", "-no-cache"]
     try:
         handle = nvjitlink.create(len(options), options)
     except nvjitlink.nvJitLinkError as e:
