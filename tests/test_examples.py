@@ -37,6 +37,7 @@ EXPECTED = {
     "06_matmul": (3, ["silu(a @ b), 100 x 150 x 70 bfloat16", "int8"]),
     "07_attention": (2, ["causal, 2 x 150 x 32", "full, 2 x 150 x 32"]),
     "08_batched_matmul": (2, ["3 products of 50 x 70 x 40", "4 products of different shapes"]),
+    "09_descriptor_matmul": (2, ["100 x 160 x 72 bfloat16"]),
 }
 # Levels below tile reorder reductions and use the hardware's formulas for exp and division.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
@@ -103,6 +104,9 @@ def small(module, name):
         module.main(1, 70, 32)
     elif name == "08_batched_matmul":
         module.main(1)
+    elif name == "09_descriptor_matmul":
+        a, b, c = (np.ones(s, np.float16) for s in ((20, 24), (24, 16), (20, 16)))
+        module.matmul(a, b, c, block=(16, 16, 16), num_warps=1)
     else:
         raise AssertionError(f"no small run of {name}")
 

@@ -244,6 +244,31 @@ def test_narrow_loads(kind: str, a: str, b: str, copied: int, rng) -> None:
 
 
 @tilec.jit
+def described(a_ptr, b_ptr, o_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr,
+              BK: tl.constexpr):
+    """A product over descriptors, whose blocks end beyond their tensors."""
+    a = tl.make_tensor_descriptor(a_ptr, [M, K], [K, 1], [BM, BK])
+    b = tl.make_tensor_descriptor(b_ptr, [K, N], [N, 1], [BK, BN])
+    out = tl.make_tensor_descriptor(o_ptr, [M, N], [N, 1], [BM, BN])
+    i = tl.program_id(0) * BM
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(a.load([i, k]), b.load([k, 0]), acc)
+    out.store([i, 0], acc)
+
+
+@pytest.mark.parametrize(("shape", "copied"), [((27, 16, 80), 2), ((27, 23, 45), 0)])
+def test_descriptors(shape: tuple[int, int, int], copied: int, rng) -> None:
+    m, n, k = shape
+    a, b = (rng.integers(-4, 5, s).astype(np.float16) for s in ((m, k), (k, n)))
+    args = {"a_ptr": a, "b_ptr": b, "o_ptr": np.full((m, n), np.nan, np.float32), "M": m, "N": n,
+            "K": k}
+    *_, got = same_bits(described, args, {"BM": 32, "BN": 32, "BK": 32}, copied,
+                        grid=(tilec.cdiv(m, 32),), num_warps=2)
+    np.testing.assert_array_equal(got, a.astype(float) @ b.astype(float))
+
+
+@tilec.jit
 def until(a_ptr, b_ptr, o_ptr, stop_ptr, K, BM: tl.constexpr, BK: tl.constexpr, S: tl.constexpr):
     """A while loop around one that runs ahead, with a dot of its own."""
     rm, rk = tl.arange(0, BM), tl.arange(0, BK)

@@ -4,6 +4,8 @@ through, and what is refused."""
 from __future__ import annotations
 
 import itertools
+import re
+from collections import Counter
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import tilec
 import tilec.language as tl
 from tests.frontend.harness import build, execute, from_text
+from tests.test_num_stages import described
 from tilec.errors import CompilationError, InterpreterError, IRError
 from tilec.interp.run import run
 from tilec.ir import ops
@@ -259,6 +262,36 @@ def test_a_shape_that_is_too_large_is_found(rng):
                    lambda: execute(edges, src, np.zeros(8, "f4"), 16, 8, B=8)):
         with pytest.raises(InterpreterError, match="reads 6 elements past src"):
             launch()
+
+
+# -- the code that is made -------------------------------------------------------------------------
+
+@tilec.jit
+def by_pointers(a_ptr, b_ptr, o_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr,
+                BK: tl.constexpr):
+    """What `described` computes."""
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn, rk = tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        at = k + rk
+        a = tl.load(a_ptr + rm[:, None] * K + at[None, :], (rm[:, None] < M) & (at[None, :] < K), 0)
+        b = tl.load(b_ptr + at[:, None] * N + rn[None, :], (at[:, None] < K) & (rn[None, :] < N), 0)
+        acc = tl.dot(a, b, acc)
+    tl.store(o_ptr + rm[:, None] * N + rn[None, :], acc, (rm[:, None] < M) & (rn[None, :] < N))
+
+
+@pytest.mark.parametrize("divisor, copies", [(":16", 24), ("", 0)])
+def test_accesses_are_those_of_pointers(divisor, copies):
+    """As wide, and as many, in a product; run ahead by cp.async where they are wide enough."""
+    signature = {"a_ptr": "*bf16:16", "b_ptr": "*bf16:16", "o_ptr": "*fp32:16", "M": "i32",
+                 "N": "i32" + divisor, "K": "i32" + divisor}
+    found = []
+    for kernel in (by_pointers, described):
+        made = tilec.compile(kernel, signature, {"BM": 64, "BN": 64, "BK": 64}, num_stages=3)
+        accesses = re.findall(r"\b(?:ld|st|cp|mma)\.[\w.]+", made.asm["ptx"])
+        found.append(Counter(a for a in accesses if not a.startswith("ld.param")))
+    assert found[0] == found[1] and found[0]["cp.async.cg.shared.global"] == copies
 
 
 # -- what is refused ------------------------------------------------------------------------------

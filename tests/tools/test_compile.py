@@ -61,6 +61,13 @@ def test_writes_every_level(source, tmp_path, capsys, signature):
         assert capsys.readouterr().out.startswith("arg 2: 50 float32\n[2. 2. 2.")
 
 
+def test_descriptors_among_the_types(source):
+    text = "*fp32, tensordesc<bf16[4, 8], nan>:16, out_ptr=tensordesc<i8[16, 1, 2]>, 3"
+    signature, constexprs = tool.split_signature(tool.load(source, "add"), text)
+    assert list(signature.values()) == ["*fp32", "tensordesc<bf16[4, 8], nan>:16",
+                                        "tensordesc<i8[16, 1, 2]>"] and constexprs == {"n": 3}
+
+
 def test_constants_of_other_types(source, tmp_path):
     assert tool.main([f"{source}:add", '--signature=*fp32,*fp32,*fp32,i32,64,"up"',
                       "-o", str(tmp_path)]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib.util
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,7 +90,8 @@ def load(path: Path, name: str) -> Function:
 
 def split_signature(fn: Function, text: str) -> tuple[dict[str, str], dict[str, Any]]:
     """Types and constants out of a signature text. Raises ToolError."""
-    parts = [p.strip() for p in text.split(",") if p.strip()]
+    outside = re.split(r",(?![^<]*>)", text)  # the commas in tensordesc<bf16[4, 8]> stay
+    parts = [p.strip() for p in outside if p.strip()]
     signature: dict[str, str] = {}
     constexprs: dict[str, Any] = {}
     names = [p.name for p in fn.params]

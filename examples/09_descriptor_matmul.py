@@ -1,0 +1,63 @@
+"""A persistent matrix product over tensor descriptors, which know where a tensor ends: there are no
+pointers and no masks.
+
+There is a program for each multiprocessor, and they share the tiles out among themselves.
+`flatten` makes one loop of a program's tiles and their steps along k, so that the loads of the next
+tile begin before this one is stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import support
+
+import tilec
+import tilec.language as tl
+
+
+@tilec.jit
+def matmul_kernel(a, b, c, GROUP: tl.constexpr):
+    """c = a @ b, in tiles as large as the descriptors' blocks."""
+    BM: tl.constexpr = a.block_shape[0]
+    BK: tl.constexpr = a.block_shape[1]
+    BN: tl.constexpr = b.block_shape[1]
+    down, across = tl.cdiv(c.shape[0], BM), tl.cdiv(c.shape[1], BN)
+    for tile in tl.range(tl.program_id(0), down * across, tl.num_programs(0), flatten=True):
+        pid_m, pid_n = tl.swizzle2d(tile // across, tile % across, down, across, GROUP)
+        i, j = pid_m * BM, pid_n * BN
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, a.shape[1], BK):
+            acc = tl.dot(a.load([i, k]), b.load([k, j]), acc)
+        c.store([i, j], acc)
+
+
+def programs() -> int:
+    """One a multiprocessor."""
+    torch = support.torch_gpu()
+    return 4 if torch is None else torch.cuda.get_device_properties(0).multi_processor_count
+
+
+def matmul(a: Any, b: Any, c: Any, block: tuple[int, int, int] = (128, 128, 64),
+           num_warps: int = 8, num_stages: int = 3) -> Any:
+    """c = a @ b for a (M, K), b (K, N), their rows contiguous; returns the kernel."""
+    bm, bn, bk = block
+    tiles = tilec.cdiv(c.shape[0], bm) * tilec.cdiv(c.shape[1], bn)
+    described = [tilec.TensorDescriptor.from_tensor(x, shape)
+                 for x, shape in ((a, (bm, bk)), (b, (bk, bn)), (c, (bm, bn)))]
+    return matmul_kernel[(min(programs(), tiles),)](*described, GROUP=8, num_warps=num_warps,
+                                                    num_stages=num_stages)
+
+
+def main(m: int = 100, n: int = 160, k: int = 72) -> None:
+    for dtype, tolerance in (("float16", 2e-3), ("bfloat16", 2e-2)):
+        a = support.array(support.normal(0, m, k), dtype)
+        b = support.array(support.normal(1, k, n), dtype)
+        c = support.poisoned((m, n), dtype)
+        matmul(a, b, c, block=(64, 32, 32))
+        support.check(f"a @ b, {m} x {n} x {k} {dtype}, {support.place()}", c,
+                      support.host(a) @ support.host(b), tolerance)
+
+
+if __name__ == "__main__":
+    main()
