@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from tilec.sim.counters import Counts
 from tilec.sim.errors import SimError
 from tilec.sim.launch import run, unsupported
 from tilec.sim.parser import parse
 from tilec.sim.ptx import Instr, Kernel, Module
 
-__all__ = ["Instr", "Kernel", "Module", "SimError", "parse", "run", "unsupported"]
+__all__ = ["Counts", "Instr", "Kernel", "Module", "SimError", "parse", "run", "unsupported"]
