@@ -297,3 +297,18 @@ def test_unsupported_forms(form: str) -> None:
     kernel = hopper(f"@%first {form} [%tile], [%map, {{0, 0}}], [%bar];")
     (error,) = sim.unsupported(kernel)
     assert "does not know" in str(error) and error.ptx_line
+
+
+def test_counts() -> None:
+    """A box of 19 rows of 48 bytes, 4 rows of it outside; rows of 96 bytes from byte 16 on.
+
+    They have 15 x 48 bytes and, since 96 is 3 sectors, 2 sectors each; from byte 688 to 2079 they
+    leave none of the lines 5 to 16 of 128 bytes out.
+    """
+    tensor, out = random_tensor((22, 24), "f32", 1), np.zeros(SPACE, np.uint8)
+    counts = sim.run(load_kernel(2, 19 * 48, (4, 7)), "k", [out, packed(tensor, "f32", (12, 19))],
+                     ONE, shared_bytes=2 * SPACE, count=True)
+    assert counts is not None
+    (row,) = [r for r in counts.rows if "cp.async.bulk.tensor" in r.text]
+    assert row.memory["global", "copy"].tolist() == [1, 30, 12, 0, 0, 15 * 48]
+    assert row.memory["shared", "copy"].tolist() == [1, 0, 0, 0, 0, 19 * 48]

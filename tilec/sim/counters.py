@@ -98,6 +98,16 @@ class Counters:
 
         return see
 
+    def bulk(self, at: int, memory: Space, offsets: Array, width: int, writes: bool) -> None:
+        """A bulk copy by instruction `at` reads or writes `width` bytes at each offset."""
+        instr = self.where[at]
+        assert instr is not None
+        total = self.memory.setdefault((at, memory.name, access_of(instr, writes)),
+                                       np.zeros(len(MEMORY), np.int64))
+        total += (1, 0, 0, 0, 0, width * offsets.size)
+        if memory.name == "global":
+            total[1:3] += sectors(np.zeros(offsets.size, np.int64), offsets, width, False)
+
     def report(self, kernel: str) -> Counts:
         """The counts by line."""
         rows: dict[int, Row] = {}

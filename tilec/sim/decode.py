@@ -23,20 +23,19 @@ from tilec.sim.errors import SimError, Unsupported
 from tilec.sim.machine import Array, Code, Machine, Mask, Moves, positioned
 from tilec.sim.mbarrier import MBarriers
 from tilec.sim.memory import (
-    GLOBAL_BASE,
     RANK_BITS,
-    SHARED_START,
     Global,
     Local,
     Shared,
     Space,
     Window,
 )
-from tilec.sim.parser import shared_variables
-from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable, align_up
+from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable
 from tilec.sim.rules import rule_of
+from tilec.sim.specials import special_registers
 from tilec.sim.tensormap import Box
 from tilec.sim.undefined import Register, Step, Undefined
+from tilec.sim.variables import Variables
 from tilec.sim.wgmma import Products, registers
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -75,17 +74,13 @@ class Decoder:
         self.on_print: Callable[[str], None] = print
         self.on_shared: OnShared | None = None
         self.tensor_maps: list[Box] = []  # those of the present launch, by handle
-        self.specials = self.special_registers()
+        self.specials = special_registers(self.machine, kernel)
         self.arena = Global()
-        self.addresses: dict[int, int] = {}
-        self.frame_addresses: dict[tuple[int, int], int] = {}
-        self.place_module_variables()
         flat = flow.flatten(module, kernel)
-        self.static_shared = self.place_shared()
-        self.param_offsets, param_bytes = layout(kernel.params)
-        self.param = Window("param", 0, param_bytes, writable=False)
-        self.shared = Shared(self.static_shared, math.prod(kernel.cluster))
-        self.local = Local(self.lanes, self.place_locals(flat))
+        self.variables = Variables(module, kernel, flat, self.arena)
+        self.param = Window("param", 0, self.variables.param_bytes, writable=False)
+        self.shared = Shared(self.variables.static_shared, math.prod(kernel.cluster))
+        self.local = Local(self.lanes, self.variables.local_bytes)
         self.spaces: dict[str, Space] = {
             "global": self.arena, "const": self.arena, "shared": self.shared,
             "shared::cluster": self.shared, "local": self.local, "param": self.param,
@@ -114,88 +109,7 @@ class Decoder:
         if self.undefined is not None:
             self.undefined.analyse(flat, order)
 
-    # Layout of variables
-
-    def place_module_variables(self) -> None:
-        """Give `.global` and `.const` variables of the module an address."""
-        for variable in self.module.scope.variables.values():
-            if variable.space in ("global", "const"):
-                made = self.arena.reserve(variable.size, variable.align, variable.name)
-                made.constant = variable.space == "const"
-                made.writable = not made.constant
-                self.addresses[id(variable)] = made.start
-        self.module_allocations = len(self.arena.allocations)
-
-    def place_shared(self) -> int:
-        """Addresses of static shared variables; dynamic memory follows them. Returns bytes used."""
-        at = SHARED_START
-        dynamic = [v for scope in (self.module.scope, self.kernel.scope)
-                   for v in scope.variables.values() if v.space == "shared" and v.extern]
-        for variable in (*shared_variables(self.module, self.kernel), *dynamic):
-            at = align_up(at, variable.align)
-            self.addresses[id(variable)] = at
-            at += variable.size
-        return at - SHARED_START
-
-    def place_locals(self, flat: flow.Flat) -> int:
-        """Offsets of `.local` variables and call parameters in every frame; bytes per thread."""
-        at = 0
-        seen: set[tuple[int, int]] = set()
-        for entry in flat.entries:
-            for scope in entry.instr.scope.chain() if entry.instr else ():
-                if (entry.frame, id(scope)) in seen:
-                    break
-                seen.add((entry.frame, id(scope)))
-                for variable in scope.variables.values():
-                    kernel_param = entry.frame == 0 and variable in self.kernel.params
-                    if variable.space in ("local", "param") and not kernel_param:
-                        at = align_up(at, max(variable.align, 8))
-                        self.frame_addresses[entry.frame, id(variable)] = at
-                        at += max(variable.size, TYPE_BYTES[variable.type])
-        return at
-
-    def initialise(self) -> None:
-        """Write the initial values of module variables into a freshly built arena."""
-        for variable in self.module.scope.variables.values():
-            if variable.space not in ("global", "const"):
-                continue
-            start = self.addresses[id(variable)] - GLOBAL_BASE
-            memory = self.arena.bytes[start : start + variable.size]
-            memory[:] = 0
-            width = TYPE_BYTES[variable.type]
-            for i, value in enumerate(variable.init):
-                if isinstance(value, tuple):
-                    name, plus = value
-                    target = self.module.scope.variables.get(name)
-                    value = (self.addresses.get(id(target), 0) if target else 0) + plus
-                data = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
-                memory[i * width : (i + 1) * width] = np.frombuffer(data, np.uint8)
-
     # Registers and operands
-
-    def special_registers(self) -> dict[str, Array]:
-        """Arrays of the special registers; those of the grid and the thread are filled later."""
-        machine, lane = self.machine, self.machine.lane
-        bit = np.uint32(1) << lane
-        below = bit - np.uint32(1)
-        names = {
-            "%laneid": lane,
-            "%warpid": (machine.warp % (machine.cta_lanes // 32)).astype(np.uint32),
-            "%lanemask_eq": bit, "%lanemask_lt": below, "%lanemask_le": below | bit,
-            "%lanemask_gt": ~(below | bit), "%lanemask_ge": ~below,
-        }
-        fixed = {"%nwarpid": machine.cta_lanes // 32, "%warpsize": 32, "WARP_SZ": 32, "%nsmid": 1,
-                 "%cluster_nctarank": math.prod(self.kernel.cluster)}
-        for base in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid",
-                     "cluster_nctaid"):
-            fixed |= {f"%{base}.{axis}": 0 for axis in "xyz"}
-        for name in ("smid", "gridid", "cluster_ctarank", "clock", "clock_hi", "clock64",
-                     "globaltimer", "total_smem_size", "dynamic_smem_size"):
-            fixed["%" + name] = 0
-        for name, value in fixed.items():
-            wide = name in ("%clock64", "%globaltimer")
-            names[name] = np.full(self.lanes, value, np.uint64 if wide else np.uint32)
-        return names
 
     def key(self, name: str) -> Register | None:
         """Which register a name stands for here; None if no scope declares it."""
@@ -340,16 +254,16 @@ class Decoder:
 
     def variable_address(self, variable: Variable) -> tuple[str, int]:
         if variable.space in ("local", "param"):
-            at = self.frame_addresses.get((self.frame, id(variable)))
+            at = self.variables.in_frames.get((self.frame, id(variable)))
             if at is not None:
                 return "local", at
-            return "param", self.param_offsets[variable.name]
-        return variable.space, self.addresses[id(variable)]
+            return "param", self.variables.param_offsets[variable.name]
+        return variable.space, self.variables.addresses[id(variable)]
 
     def call_parameter(self, frame: int, variable: Variable) -> tuple[int, int]:
         """Offset and size of a parameter or return value of a call, in each thread's memory."""
         size = max(variable.size, TYPE_BYTES[variable.type])
-        return self.frame_addresses[frame, id(variable)], size
+        return self.variables.in_frames[frame, id(variable)], size
 
     # Code
 
@@ -543,13 +457,3 @@ def as_type(array: Array, kind: Any) -> Array:
 
 def _jump(target: int) -> Code:
     return lambda mask: target
-
-
-def layout(params: list[Variable]) -> tuple[dict[str, int], int]:
-    """Offset of every kernel parameter, and their total size."""
-    offsets, at = {}, 0
-    for variable in params:
-        at = align_up(at, variable.align)
-        offsets[variable.name] = at
-        at += variable.size
-    return offsets, at

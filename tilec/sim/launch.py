@@ -18,6 +18,7 @@ from tilec.sim.errors import SimError
 from tilec.sim.memory import GLOBAL_BASE, Allocation, host_bytes, place
 from tilec.sim.parser import parse
 from tilec.sim.ptx import TYPE_BYTES, Kernel, Module, Variable
+from tilec.sim.specials import set_cluster, set_grid, set_threads
 from tilec.sim.tensormap import MAP_BYTES, Box, TensorMap, handle
 
 Array = np.ndarray[Any, Any]
@@ -103,13 +104,13 @@ def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any],
         raise SimError(
             f"kernel '{kernel.name}' takes {len(kernel.params)} arguments, {len(args)} given")
     arena = decoder.arena
-    arena.truncate(decoder.module_allocations)
+    arena.truncate(decoder.variables.module_allocations)
     arrays = [(names[i] if names else f"argument {i}", a.array if isinstance(a, TensorMap) else a)
               for i, a in enumerate(args) if isinstance(a, TensorMap)
               or isinstance(a, np.ndarray) and _is_pointer(kernel.params[i])]
     placed = place(arena, arrays)
     arena.build()
-    decoder.initialise()
+    decoder.variables.initialise()
     addresses = iter(placed)
     decoder.tensor_maps.clear()
     for i, (variable, value) in enumerate(zip(kernel.params, args, strict=True)):
@@ -118,7 +119,7 @@ def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any],
         elif isinstance(value, TensorMap):
             value = _bind_map(decoder, value, variable, i, *next(addresses))
         data = encode_parameter(variable, value, i)
-        start = decoder.param_offsets[variable.name]
+        start = decoder.variables.param_offsets[variable.name]
         decoder.param.bytes[start : start + variable.size] = np.frombuffer(data, np.uint8)
     unique = {a.start: a for a, _ in placed}
     for allocation in unique.values():
@@ -190,7 +191,10 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
     machine.stripes = min(2, machine.warps) if machine.seeded else 1
     machine.max_steps = max_steps
     shape = kernel.reqntid or (threads, 1, 1)
-    _set_thread_ids(decoder, shape, grid, shared_bytes)
+    set_threads(decoder.specials, machine, shape)
+    set_grid(decoder.specials, machine, grid, kernel.cluster)
+    decoder.specials["%dynamic_smem_size"][:] = shared_bytes
+    decoder.specials["%total_smem_size"][:] = shared_bytes + decoder.variables.static_shared
     if decoder.checks is not None:
         decoder.checks.reset()
     if decoder.counters is not None:
@@ -200,11 +204,8 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
     if seed is not None:
         machine.rng.shuffle(clusters)
     for z, y, x in clusters:
-        for axis, value, size in zip("xyz", (x, y, z), kernel.cluster, strict=True):
-            decoder.specials[f"%clusterid.{axis}"][:] = value
-            decoder.specials[f"%ctaid.{axis}"][:] = (
-                value * size + decoder.specials[f"%cluster_ctaid.{axis}"])
-        decoder.shared.resize(decoder.static_shared + shared_bytes)
+        set_cluster(decoder.specials, (x, y, z), kernel.cluster)
+        decoder.shared.resize(decoder.variables.static_shared + shared_bytes)
         decoder.local.bytes[:] = 0xFF
         decoder.clear_registers()
         decoder.mbarriers.reset()
@@ -221,27 +222,6 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
         except SimError as error:
             unit = "CTA" if math.prod(kernel.cluster) == 1 else "cluster"
             raise error.within(f"{kernel.name}, {unit} ({x}, {y}, {z})") from None
-
-
-def _set_thread_ids(decoder: Decoder, shape: tuple[int, int, int], grid: tuple[int, int, int],
-                    shared_bytes: int) -> None:
-    rank = decoder.machine.cta.astype(np.uint32)
-    lanes = np.arange(decoder.lanes, dtype=np.uint32) % np.uint32(decoder.machine.cta_lanes)
-    x, y, z = (np.uint32(extent) for extent in shape)
-    specials = decoder.specials
-    specials["%tid.x"][:] = lanes % x
-    specials["%tid.y"][:] = lanes // x % y
-    specials["%tid.z"][:] = lanes // (x * y) % z
-    specials["%cluster_ctarank"][:] = rank
-    for axis, size, count, ctas in zip("xyz", shape, grid, decoder.kernel.cluster, strict=True):
-        specials[f"%ntid.{axis}"][:] = size
-        specials[f"%nctaid.{axis}"][:] = count
-        specials[f"%nclusterid.{axis}"][:] = count // ctas
-        specials[f"%cluster_nctaid.{axis}"][:] = ctas
-        specials[f"%cluster_ctaid.{axis}"][:] = rank % np.uint32(ctas)
-        rank = rank // np.uint32(ctas)
-    specials["%dynamic_smem_size"][:] = shared_bytes
-    specials["%total_smem_size"][:] = shared_bytes + decoder.static_shared
 
 
 def _write_back(decoder: Decoder, allocations: list[Allocation]) -> None:

@@ -82,6 +82,9 @@ def bulk(decoder: Decoder, instr: Instr) -> Code:
             transfer, source, targets = issue(lane)
             if decoder.checks is not None:
                 _touch(decoder, pc, transfer, source, targets)
+            if decoder.counters is not None:
+                for pieces in (source, *targets):
+                    decoder.counters.bulk(pc, *pieces, pieces is not source)
             transfers.issue(transfer)
 
     return code
