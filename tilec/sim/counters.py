@@ -110,7 +110,8 @@ class Counters:
             assert instr is not None
             row = rows.get(id(instr))
             if row is None:  # else another inlined copy of the same function
-                source = "" if instr.loc is None else f"{instr.loc.file}:{instr.loc.line}"
+                loc = instr.loc
+                source = f"{loc.file}:{loc.line}" if loc and loc.line else ""  # 0 is no line
                 row = rows[id(instr)] = Row(instr.line, " ".join(instr.text.split()), source,
                                             class_of(instr))
             row.instructions += count
