@@ -17,7 +17,7 @@ import numpy as np
 
 from tilec.sim.banks import wavefronts
 from tilec.sim.machine import Array, Code, Machine, Mask
-from tilec.sim.memory import Space
+from tilec.sim.memory import Local, Space
 from tilec.sim.ptx import Instr, is_float
 
 Watch = Callable[[Space, Array, Array, int, bool], None]
@@ -38,6 +38,8 @@ _CLASS_OF = {op: name for name, ops in _CLASSES.items() for op in ops.split()}
 
 def class_of(instr: Instr) -> str:
     """The class of an instruction; arithmetic is "float" or "integer" by its type."""
+    if instr.op == "ld" and "param" in instr.mods[0]:
+        return "move"  # from the constants that a kernel's parameters are
     if found := _CLASS_OF.get(instr.op):
         return found
     return "float" if is_float(instr.type) else "integer"
@@ -93,8 +95,10 @@ class Counters:
             if memory.name == "shared":
                 turns, least = wavefronts(threads, offsets, width, joins=not atomic)
                 total[3:5] += (int(turns.sum()), int(turns.sum() - least.sum()))
-            elif memory.name in ("global", "local"):
-                total[1:3] += sectors(threads, offsets, width, memory.name == "local")
+            elif isinstance(memory, Local):
+                total[1:3] += sectors(threads, offsets - memory.base[threads], width, True)
+            elif memory.name == "global":
+                total[1:3] += sectors(threads, offsets, width, False)
 
         return see
 
@@ -114,17 +118,16 @@ class Counters:
         for at, count in sorted(self.executed.items()):
             instr = self.where[at]
             assert instr is not None
-            row = rows.get(instr.line)
-            if row is None:
-                source = "" if instr.loc is None else f"{instr.loc.file}:{instr.loc.line}"
-                row = rows[instr.line] = Row(instr.line, " ".join(instr.text.split()), source,
-                                             class_of(instr))
+            row = rows.get(id(instr))
+            if row is None:  # else another inlined copy of the same function
+                loc = instr.loc
+                source = f"{loc.file}:{loc.line}" if loc and loc.line else ""  # 0 is no line
+                row = rows[id(instr)] = Row(instr.line, " ".join(instr.text.split()), source,
+                                            class_of(instr))
             row.instructions += count
         for (at, space, access), total in self.memory.items():
-            instr = self.where[at]
-            assert instr is not None
-            rows[instr.line].add(space, access, total)
-        return Counts(kernel, [rows[line] for line in sorted(rows)])
+            rows[id(self.where[at])].add(space, access, total)
+        return Counts(kernel, sorted(rows.values(), key=lambda row: row.line))
 
 
 def sectors(threads: Array, offsets: Array, width: int, local: bool) -> tuple[int, int]:
@@ -145,7 +148,8 @@ def sectors(threads: Array, offsets: Array, width: int, local: bool) -> tuple[in
 
 @dataclass
 class Row:
-    """The counts of one line. memory: by (space, access), as MEMORY lists them."""
+    """The counts of one instruction, or of a source line. memory: by (space, access), as MEMORY
+    lists them."""
 
     line: int
     text: str
@@ -172,7 +176,7 @@ def records(memory: dict[tuple[str, str], Array]) -> list[dict[str, Any]]:
 
 @dataclass
 class Counts:
-    """The counters of one launch. rows: one for each PTX line that was executed, in order.
+    """The counters of one launch. rows: one for each PTX instruction executed, in order.
 
     Prints as tables: totals, and a row for each Python line.
     """
