@@ -169,7 +169,8 @@ L:  bar.sync 1, 64; bar.sync 0; add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 100; 
      "out-of-bounds read of shared"),
     ("barrier.cluster.arrive; barrier.cluster.arrive;", "arrives again at the cluster barrier"),
     ("barrier.cluster.wait;", "without having arrived"),
-    ("setp.eq.u32 %p1, %rank, 1; @%p1 trap;", "CTA 1 of the cluster, thread 0"),
+    ("setp.eq.u32 %p1, %rank, 1; @%p1 trap;",
+     r"thread 0 \(warp 0\) of CTA 1 of the cluster: executes trap"),
     ("setp.eq.u32 %p1, %rank, 1; @%p1 bra L; bar.sync 2, 96; L:",
      "warps 0:0, 0:1 at barrier 2.*\n.*warps 1:0, 1:1 for the cluster barrier"),
 ])

@@ -30,7 +30,7 @@ class Checks:
 
     def __init__(self, decoder: Decoder, flat: Flat) -> None:
         self.decoder = decoder
-        self.order = Order(decoder.lanes, decoder.where)
+        self.order = Order(decoder.lanes, decoder.where, decoder.machine.thread_name)
         decoder.machine.order = self.order
         narrowest = granules(flat)
         self.shared = Shadow(self.order, decoder.shared, SHARED_START, narrowest["shared"])

@@ -14,7 +14,6 @@ import numpy as np
 from tilec.sim.agents import Epoch
 from tilec.sim.errors import Fault
 from tilec.sim.machine import Array, Machine
-from tilec.sim.order import thread_name
 
 if TYPE_CHECKING:
     from tilec.sim.decode import Decoder
@@ -142,9 +141,9 @@ class MBarriers:
         if self._marked(at):
             found, order = self.objects[at], self.decoder.machine.order
             if order is not None and order.seen[thread, found.born[0]] < found.born[1]:
-                raise Fault(f"race: it uses the mbarrier at {found.address:#x}, which "
-                            f"{thread_name(found.born[0])} initialises with nothing that orders "
-                            "the two", thread)
+                first = found.machine.thread_name(found.born[0])
+                raise Fault(f"race: it uses the mbarrier at {found.address:#x}, which {first} "
+                            "initialises with nothing that orders the two", thread)
             return found
         why = "has been overwritten" if at in self.objects else "was never initialised"
         where = self.decoder.shared.address(at)

@@ -32,13 +32,17 @@ class Sync(NamedTuple):
 
 
 class Order:
-    """The clocks of a CTA of `lanes` threads. `where` says which instruction has which index."""
+    """The clocks of the threads of a CTA, or of a cluster, of which `name` gives the names.
 
-    def __init__(self, lanes: int, where: Sequence[Instr | None]) -> None:
+    `where` says which instruction has which index.
+    """
+
+    def __init__(self, lanes: int, where: Sequence[Instr | None],
+                 name: Callable[[int], str]) -> None:
         self.lanes = lanes
         self.where = where
         self.names: list[tuple[int, Callable[[int], str]]] = [
-            (0, thread_name), (lanes, lambda i: f"a cp.async of {thread_name(i)}")]
+            (0, name), (lanes, lambda i: f"a cp.async of {name(i)}")]
         self.columns = 2 * lanes
         self.forgetful: list[Callable[[Array], None]] = []
         self.reset()
@@ -191,11 +195,6 @@ class Order:
     def place(self, at: int) -> str:
         """The source and PTX line of an instruction."""
         return place_of(self.where[at])
-
-
-def thread_name(thread: int) -> str:
-    """How messages name a thread."""
-    return f"thread {thread} (warp {thread // 32})"
 
 
 class Access(NamedTuple):

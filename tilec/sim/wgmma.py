@@ -170,7 +170,7 @@ class Products:
     def wait(self, mask: Mask, newest: int) -> None:
         """Finish the groups of each warp but its `newest` last committed ones."""
         waits = self.warps(mask)
-        self.covered[waits] = self.committed[waits] - newest
+        self.covered[waits] = np.maximum(self.covered, self.committed - newest)[waits]
         checks = self.decoder.checks
         if checks is not None:
             for warp in np.flatnonzero(waits).tolist():

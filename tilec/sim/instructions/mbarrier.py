@@ -146,7 +146,7 @@ def _wait(decoder: Decoder, instr: Instr) -> Code:
         if not late:
             return None
         if not suspends:
-            machine.stall()
+            machine.stall(late[0][0])
             return None
         return _suspend(decoder, late, mask, told, parity, pc)
 
