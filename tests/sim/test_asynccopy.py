@@ -183,7 +183,7 @@ def test_copies_do_not_outlive_a_cta(source: Array) -> None:
 
 @pytest.mark.parametrize(("text", "message"), [
     ("cp.async.cg.shared.global [%s], [%rd1], 8;", "does not know cp.async.cg of 8 bytes"),
-    ("cp.async.bulk.commit_group;", "does not know cp.async.bulk"),
+    ("cp.async.bulk.commit;", "does not know cp.async.bulk.commit"),
     ("cp.async.cg.shared.global [%s+8], [%rd1], 16;", "misaligned shared address"),
     ("ld.param.u64 %rd1, [p1]; cp.async.cg.shared.global [%s], [%rd1+8], 16;",
      "misaligned global address"),

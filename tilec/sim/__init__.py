@@ -9,5 +9,6 @@ from tilec.sim.errors import SimError
 from tilec.sim.launch import run, unsupported
 from tilec.sim.parser import parse
 from tilec.sim.ptx import Instr, Kernel, Module
+from tilec.sim.tensormap import TensorMap
 
-__all__ = ["Instr", "Kernel", "Module", "SimError", "parse", "run", "unsupported"]
+__all__ = ["Instr", "Kernel", "Module", "SimError", "TensorMap", "parse", "run", "unsupported"]

@@ -11,25 +11,41 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tilec.sim.errors import Fault
 from tilec.sim.machine import Array, Mask
+from tilec.sim.ptx import Instr
 
 if TYPE_CHECKING:
     from tilec.sim.decode import Decoder
 
 
 class Batch(NamedTuple):
-    """Copies that one instruction issued, a row a lane; `group` is the lane's group number.
+    """Copies that instruction `number` issued, a row a lane; `group` is the lane's group number.
 
     Lane i copies `filled[i]` of the `size` bytes from offset `source[i]` of global memory to
     offset `target[i]` of shared memory, and zeros behind them.
     """
 
     size: int
+    number: int
     lanes: Array
     group: Array
     source: Array
     target: Array
     filled: Array
+
+    def rows(self, chosen: Array) -> Batch:
+        """The copies of some lanes."""
+        return Batch(self.size, self.number, *(column[chosen] for column in self[2:]))
+
+
+class Signal(NamedTuple):
+    """Arrivals at mbarriers, a row a lane, when its copies before number `after` are done."""
+
+    after: int
+    lanes: Array
+    barriers: Array
+    instr: Instr
 
 
 class Copies:
@@ -43,15 +59,23 @@ class Copies:
         """Forget the previous CTA."""
         self.committed = np.zeros(self.decoder.lanes, np.int64)  # groups, by thread
         self.pending: list[Batch] = []
-        self.decoder.machine.drift = None
+        self.issued = 0
+        self.signals: list[Signal] = []
 
     def issue(self, size: int, lanes: Array, source: Array, target: Array, filled: Array) -> None:
         """Copies that begin, as part of the groups that their threads commit next."""
         group = self.committed[lanes]
-        self.pending.append(Batch(size, lanes, group, source, target, filled))
-        machine = self.decoder.machine
-        machine.drift = self.drift if machine.seeded else None
+        self.pending.append(Batch(size, self.issued, lanes, group, source, target, filled))
+        self.issued += 1
         self.drift()
+
+    def signal(self, lanes: Array, barriers: Array, instr: Instr) -> None:
+        """Arrive at the mbarriers at these offsets when the earlier copies of each lane are done.
+
+        cp.async.mbarrier.arrive (PTX ISA).
+        """
+        self.signals.append(Signal(self.issued, lanes, barriers, instr))
+        self.finish([np.zeros(len(batch.lanes), bool) for batch in self.pending])
 
     def commit(self, mask: Mask) -> None:
         """End the present group of each thread and begin another."""
@@ -78,12 +102,38 @@ class Copies:
         left = []
         for batch, now in zip(self.pending, chosen, strict=True):
             if now.any():
-                self._land(Batch(batch.size, *(column[now] for column in batch[1:])))
+                self._land(batch.rows(now))
             if not now.all():
-                left.append(Batch(batch.size, *(column[~now] for column in batch[1:])))
+                left.append(batch.rows(~now))
         self.pending = left
-        if not left:
-            self.decoder.machine.drift = None
+        if self.signals:
+            self._arrive()
+
+    def stir(self) -> bool:
+        """Finish the copies that some mbarrier waits for."""
+        if not self.signals:
+            return False
+        last = max(signal.after for signal in self.signals)
+        self.finish([np.full(len(b.lanes), b.number < last) for b in self.pending])
+        return True
+
+    def _arrive(self) -> None:
+        """Arrivals of those lanes whose copies before a signal are all done."""
+        waiting = []
+        for signal in self.signals:
+            busy = [batch.lanes for batch in self.pending if batch.number < signal.after]
+            late = np.isin(signal.lanes, np.concatenate(busy)) if busy else np.zeros(
+                len(signal.lanes), bool)
+            try:
+                for lane, at in zip(signal.lanes[~late].tolist(), signal.barriers[~late].tolist(),
+                                    strict=True):
+                    self.decoder.mbarriers.find(at, lane).arrive(1, lane)
+            except Fault as error:
+                raise self.decoder.machine.located(error, signal.instr) from None
+            if late.any():
+                waiting.append(Signal(signal.after, signal.lanes[late], signal.barriers[late],
+                                      signal.instr))
+        self.signals = waiting
 
     def _land(self, batch: Batch) -> None:
         memory, shared = self.decoder.arena, self.decoder.shared

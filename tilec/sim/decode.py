@@ -6,6 +6,7 @@ through a view of its own type. Constants and addresses become arrays too, once.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +15,25 @@ import numpy as np
 
 from tilec.sim import flow
 from tilec.sim.banks import OnShared
+from tilec.sim.bulk import Transfers
 from tilec.sim.copies import Copies
 from tilec.sim.errors import SimError, Unsupported
 from tilec.sim.machine import Array, Code, Machine, Mask, Moves, positioned
-from tilec.sim.memory import GLOBAL_BASE, SHARED_START, Global, Local, Space, Window
+from tilec.sim.mbarrier import MBarriers
+from tilec.sim.memory import (
+    GLOBAL_BASE,
+    RANK_BITS,
+    SHARED_START,
+    Global,
+    Local,
+    Shared,
+    Space,
+    Window,
+)
 from tilec.sim.parser import shared_variables
 from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable, align_up
 from tilec.sim.rules import rule_of
+from tilec.sim.tensormap import Box
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _INT = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
@@ -43,7 +56,7 @@ class Decoder:
     def __init__(self, module: Module, kernel: Kernel, threads: int) -> None:
         self.module = module
         self.kernel = kernel
-        self.machine = Machine(threads)
+        self.machine = Machine(threads, math.prod(kernel.cluster))
         self.lanes = self.machine.lanes
         self.pools: dict[Any, list[Array]] = {}
         self.pool_used: dict[Any, int] = {}
@@ -52,6 +65,7 @@ class Decoder:
         self.carry = np.zeros(self.lanes, bool)
         self.on_print: Callable[[str], None] = print
         self.on_shared: OnShared | None = None
+        self.tensor_maps: list[Box] = []  # those of the present launch, by handle
         self.specials = self.special_registers()
         self.arena = Global()
         self.addresses: dict[int, int] = {}
@@ -61,13 +75,16 @@ class Decoder:
         self.static_shared = self.place_shared()
         self.param_offsets, param_bytes = layout(kernel.params)
         self.param = Window("param", 0, param_bytes, writable=False)
-        self.shared = Window("shared", SHARED_START, self.static_shared)
+        self.shared = Shared(self.static_shared, math.prod(kernel.cluster))
         self.local = Local(self.lanes, self.place_locals(flat))
         self.spaces: dict[str, Space] = {
-            "global": self.arena, "const": self.arena, "shared": self.shared, "local": self.local,
-            "param": self.param,
+            "global": self.arena, "const": self.arena, "shared": self.shared,
+            "shared::cluster": self.shared, "local": self.local, "param": self.param,
         }
+        self.mbarriers = MBarriers(self)
         self.copies = Copies(self)
+        self.transfers = Transfers(self)
+        self.machine.engines = [self.copies, self.transfers]
         self.unsupported: list[SimError] = []
         self.pc = 0
         self.frame = 0
@@ -135,19 +152,20 @@ class Decoder:
 
     def special_registers(self) -> dict[str, Array]:
         """Arrays of the special registers; those of the grid and the thread are filled later."""
-        lane = self.machine.lane
+        machine, lane = self.machine, self.machine.lane
         bit = np.uint32(1) << lane
         below = bit - np.uint32(1)
         names = {
-            "%laneid": lane, "%warpid": self.machine.warp.astype(np.uint32),
+            "%laneid": lane,
+            "%warpid": (machine.warp % (machine.cta_lanes // 32)).astype(np.uint32),
             "%lanemask_eq": bit, "%lanemask_lt": below, "%lanemask_le": below | bit,
             "%lanemask_gt": ~(below | bit), "%lanemask_ge": ~below,
         }
-        fixed = {"%nwarpid": self.machine.warps, "%warpsize": 32, "WARP_SZ": 32, "%nsmid": 1,
-                 "%cluster_nctarank": 1}
+        fixed = {"%nwarpid": machine.cta_lanes // 32, "%warpsize": 32, "WARP_SZ": 32, "%nsmid": 1,
+                 "%cluster_nctarank": math.prod(self.kernel.cluster)}
         for base in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid",
                      "cluster_nctaid"):
-            fixed |= {f"%{base}.{axis}": int(base == "cluster_nctaid") for axis in "xyz"}
+            fixed |= {f"%{base}.{axis}": 0 for axis in "xyz"}
         for name in ("smid", "gridid", "cluster_ctarank", "clock", "clock_hi", "clock64",
                      "globaltimer", "total_smem_size", "dynamic_smem_size"):
             fixed["%" + name] = 0
@@ -209,12 +227,12 @@ class Decoder:
             if array is None:
                 array = self.specials.get(operand.name)
             if array is None:
-                return self.constant(self.symbol(operand.name)[1], kind)
+                return self.address_of(operand.name, 0, kind)
             if operand.negated:
                 raise Unsupported("a negated operand here")
             return as_type(array, kind)
         if operand.kind == "sym":
-            return self.constant(self.symbol(operand.name)[1] + operand.value, kind)
+            return self.address_of(operand.name, operand.value, kind)
         if operand.kind == "imm":
             if ty in ("f32", "f64"):
                 return self.constant(float(operand.value), kind)
@@ -265,6 +283,17 @@ class Decoder:
         if variable is None:
             raise Unsupported(f"the undeclared name '{name}'")
         return self.variable_address(variable)
+
+    def address_of(self, name: str, plus: int, kind: Any) -> Array:
+        """The address `plus` bytes into a variable, in every lane.
+
+        In a cluster that of a shared variable has the rank of the lane's CTA in it.
+        """
+        space, at = self.symbol(name)
+        if space != "shared" or self.shared.ranks == 1:
+            return self.constant(at + plus, kind)
+        made = (self.machine.cta << RANK_BITS) + (at + plus)
+        return made.astype(kind)
 
     def variable_address(self, variable: Variable) -> tuple[str, int]:
         if variable.space in ("local", "param"):
@@ -359,6 +388,21 @@ class Decoder:
                 body(ready)
             if not merged and pc not in machine.blocked:
                 return None
+            return [(pc + 1, ready)]
+
+        return code
+
+    def warpgroups(self, body: Callable[[Mask], None]) -> Code:
+        """Run `body` once all four warps of each thread's warpgroup stand at this instruction."""
+        machine, pc = self.machine, self.pc
+
+        def code(mask: Mask) -> Moves | None:
+            if mask is None and pc not in machine.blocked and self.lanes % 128 == 0:
+                body(mask)
+                return None
+            ready = machine.gate_warpgroups(pc, mask)
+            if np.count_nonzero(ready):
+                body(ready)
             return [(pc + 1, ready)]
 
         return code

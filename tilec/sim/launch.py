@@ -14,9 +14,10 @@ from tilec.sim import instructions  # noqa: F401  (its modules register the rule
 from tilec.sim.banks import OnShared
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import SimError
-from tilec.sim.memory import Allocation, host_bytes, place
+from tilec.sim.memory import GLOBAL_BASE, Allocation, host_bytes, place
 from tilec.sim.parser import parse
 from tilec.sim.ptx import TYPE_BYTES, Kernel, Module, Variable
+from tilec.sim.tensormap import MAP_BYTES, Box, TensorMap, handle
 
 Array = np.ndarray[Any, Any]
 MAX_STEPS = 2_000_000
@@ -30,9 +31,10 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
 
     `args` holds numpy arrays for pointers (contiguous or views: the kernel gets the address of the
     first element, in an allocation that covers the view's base buffer), numbers for scalars, bytes
-    for by-value structs, None for a null pointer. `block` is the number of threads, by default what
-    `.reqntid` says; `shared_bytes` is dynamic shared memory. With a `seed` CTAs run in random
-    order, warps and atomics too; without, in order. `max_steps` bounds the jumps of one CTA.
+    for by-value structs, a TensorMap for 128 of them, None for a null pointer. `block` is the
+    number of threads, by default what `.reqntid` says; `shared_bytes` is dynamic shared memory.
+    With a `seed` CTAs run in random order, warps and atomics too; without, in order. `max_steps`
+    bounds the jumps of one CTA, or one cluster of them.
     `on_print` gets the text of each printf; `names` are what messages call the arguments.
     `on_shared` gets the wavefronts of every ld, st, ldmatrix, stmatrix and cp.async that reaches
     shared memory, not of atomics (see sim/banks.py).
@@ -47,9 +49,11 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
         raise SimError(f"no kernel '{kernel}' in this PTX; it has: {names}")
     entry = module.kernels[kernel]
     threads = _threads(entry, block)
-    if entry.cluster > 1:
-        raise SimError(f"kernel '{kernel}' runs in clusters of {entry.cluster} CTAs, which the "
-                       "simulator does not run yet")
+    if any(count % size for count, size in zip(grid, entry.cluster, strict=True)):
+        raise SimError(f"a grid of {grid} CTAs does not consist of clusters of {entry.cluster}, "
+                       f"which kernel '{kernel}' asks for")
+    if math.prod(entry.cluster) > 16:
+        raise SimError(f"kernel '{kernel}' asks for clusters of {entry.cluster} CTAs: 16 at most")
     with np.errstate(all="ignore"):
         # Kept with the module, so that repeated launches decode once.
         decoder = module.decoded.get((kernel, threads))
@@ -95,15 +99,19 @@ def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any],
             f"kernel '{kernel.name}' takes {len(kernel.params)} arguments, {len(args)} given")
     arena = decoder.arena
     arena.truncate(decoder.module_allocations)
-    arrays = [(names[i] if names else f"argument {i}", a) for i, a in enumerate(args)
-              if isinstance(a, np.ndarray) and _is_pointer(kernel.params[i])]
+    arrays = [(names[i] if names else f"argument {i}", a.array if isinstance(a, TensorMap) else a)
+              for i, a in enumerate(args) if isinstance(a, TensorMap)
+              or isinstance(a, np.ndarray) and _is_pointer(kernel.params[i])]
     placed = place(arena, arrays)
     arena.build()
     decoder.initialise()
     addresses = iter(placed)
+    decoder.tensor_maps.clear()
     for i, (variable, value) in enumerate(zip(kernel.params, args, strict=True)):
         if isinstance(value, np.ndarray) and _is_pointer(variable):
             value = next(addresses)[1]
+        elif isinstance(value, TensorMap):
+            value = _bind_map(decoder, value, variable, i, *next(addresses))
         data = encode_parameter(variable, value, i)
         start = decoder.param_offsets[variable.name]
         decoder.param.bytes[start : start + variable.size] = np.frombuffer(data, np.uint8)
@@ -111,6 +119,23 @@ def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any],
     for allocation in unique.values():
         arena.slice(allocation)[:] = host_bytes(allocation.host, allocation.size)
     return list(unique.values())
+
+
+def _bind_map(decoder: Decoder, tensor_map: TensorMap, variable: Variable, number: int,
+              owner: Allocation, start: int) -> bytes:
+    """Give a tensor map a handle, which becomes the value of its parameter."""
+    if variable.size != MAP_BYTES or variable.align % 64:
+        raise SimError(f"argument {number}: a tensor map needs a parameter of {MAP_BYTES} bytes "
+                       f"aligned to 64, '{variable.name}' has {variable.size} aligned to "
+                       f"{variable.align}")
+    if start % 16:
+        raise SimError(f"argument {number}: the tensor of a tensor map starts at {start:#x}, "
+                       "which must be a multiple of 16")
+    if start + tensor_map.reach > owner.start + owner.size:
+        raise SimError(f"argument {number}: a tensor map over {tensor_map.reach} bytes, but "
+                       f"{owner.name} has {owner.start + owner.size - start} from there on")
+    decoder.tensor_maps.append(Box(tensor_map, start - GLOBAL_BASE, owner.writable))
+    return handle(len(decoder.tensor_maps) - 1)
 
 
 def _is_pointer(variable: Variable) -> bool:
@@ -161,36 +186,47 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
     machine.max_steps = max_steps
     shape = kernel.reqntid or (threads, 1, 1)
     _set_thread_ids(decoder, shape, grid, shared_bytes)
-    ctas = list(itertools.product(*(range(extent) for extent in reversed(grid))))
+    clusters = list(itertools.product(*(range(count // size) for count, size in zip(
+        reversed(grid), reversed(kernel.cluster), strict=True))))
     if seed is not None:
-        machine.rng.shuffle(ctas)
-    for z, y, x in ctas:
-        for axis, value in zip("xyz", (x, y, z), strict=True):
-            decoder.specials[f"%ctaid.{axis}"][:] = value
+        machine.rng.shuffle(clusters)
+    for z, y, x in clusters:
+        for axis, value, size in zip("xyz", (x, y, z), kernel.cluster, strict=True):
             decoder.specials[f"%clusterid.{axis}"][:] = value
+            decoder.specials[f"%ctaid.{axis}"][:] = (
+                value * size + decoder.specials[f"%cluster_ctaid.{axis}"])
         decoder.shared.resize(decoder.static_shared + shared_bytes)
         decoder.local.bytes[:] = 0xFF
         decoder.clear_registers()
+        decoder.mbarriers.reset()
         decoder.copies.reset()
+        decoder.transfers.reset()
         machine.reset()
         try:
             machine.run(decoder.code, decoder.where)
+            decoder.transfers.finish()
         except SimError as error:
-            raise error.within(f"{kernel.name}, CTA ({x}, {y}, {z})") from None
+            unit = "CTA" if math.prod(kernel.cluster) == 1 else "cluster"
+            raise error.within(f"{kernel.name}, {unit} ({x}, {y}, {z})") from None
 
 
 def _set_thread_ids(decoder: Decoder, shape: tuple[int, int, int], grid: tuple[int, int, int],
                     shared_bytes: int) -> None:
-    lanes = np.arange(decoder.lanes, dtype=np.uint32)
+    rank = decoder.machine.cta.astype(np.uint32)
+    lanes = np.arange(decoder.lanes, dtype=np.uint32) % np.uint32(decoder.machine.cta_lanes)
     x, y, z = (np.uint32(extent) for extent in shape)
     specials = decoder.specials
     specials["%tid.x"][:] = lanes % x
     specials["%tid.y"][:] = lanes // x % y
     specials["%tid.z"][:] = lanes // (x * y) % z
-    for axis, size, count in zip("xyz", shape, grid, strict=True):
+    specials["%cluster_ctarank"][:] = rank
+    for axis, size, count, ctas in zip("xyz", shape, grid, decoder.kernel.cluster, strict=True):
         specials[f"%ntid.{axis}"][:] = size
         specials[f"%nctaid.{axis}"][:] = count
-        specials[f"%nclusterid.{axis}"][:] = count
+        specials[f"%nclusterid.{axis}"][:] = count // ctas
+        specials[f"%cluster_nctaid.{axis}"][:] = ctas
+        specials[f"%cluster_ctaid.{axis}"][:] = rank % np.uint32(ctas)
+        rank = rank // np.uint32(ctas)
     specials["%dynamic_smem_size"][:] = shared_bytes
     specials["%total_smem_size"][:] = shared_bytes + decoder.static_shared
 

@@ -8,12 +8,13 @@ warp-synchronous instructions hold threads until those they name have arrived.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from tilec.errors import Location
+from tilec.sim.barriers import Barrier, ClusterBarrier
 from tilec.sim.errors import Fault, SimError, Unsupported
 from tilec.sim.ptx import Instr, align_up
 
@@ -26,23 +27,43 @@ Code = Callable[[Mask], "int | Moves | None"]
 
 _FAIR = 4096  # blocks that one group may run while others could
 _NOWHERE = 1 << 60
+_REASONS = dict.fromkeys(
+    ("bar", "barrier"), "diverged at a barrier that whole warps must reach together"
+) | dict.fromkeys(
+    ("wgmma", "setmaxnreg"), "for other warps of their warpgroup that never come")
 
 
-@dataclass(slots=True)
-class Barrier:
-    """One CTA barrier: who arrived, who waits, and how many threads it expects (None: all)."""
+class Engine(Protocol):
+    """Operations that go on beside the threads, such as copies in flight."""
 
-    arrived: Array
-    expected: int | None = None
-    waiting: list[tuple[int, Array, Callable[[Array], None] | None]] = field(default_factory=list)
+    def drift(self) -> None:
+        """Let some of them happen now; asked only with a seed."""
+
+    def stir(self) -> bool:
+        """Let one happen that may wake a thread; False if there is none. No thread can run."""
+
+
+@dataclass(slots=True, eq=False)
+class Parked:
+    """Threads that wait before instruction `pc` for `event`, whose str says how it stands."""
+
+    event: object
+    pc: int
+    mask: Array
+    wanted: str
 
 
 class Machine:
-    """Scheduling state for a CTA of `threads` threads, in lanes padded to whole warps."""
+    """Scheduling state for the CTAs of a cluster, of `threads` threads each.
 
-    def __init__(self, threads: int) -> None:
+    The lanes of a CTA are padded to whole warps; those of CTA 0 come first.
+    """
+
+    def __init__(self, threads: int, ranks: int = 1) -> None:
         self.threads = threads
-        self.lanes = align_up(threads, 32)
+        self.cta_lanes = align_up(threads, 32)
+        self.lanes = self.cta_lanes * ranks
+        self.cta = np.arange(self.lanes) // self.cta_lanes
         self.warps = self.lanes // 32
         self.lane = np.arange(self.lanes, dtype=np.uint32) % np.uint32(32)
         self.warp = np.arange(self.lanes) // 32
@@ -50,17 +71,20 @@ class Machine:
         self.rng = np.random.default_rng(0)
         self.seeded = False
         self.stripes = 1
-        self.drift: Callable[[], None] | None = None  # lets asynchronous copies happen
+        self.engines: list[Engine] = []
         self.max_steps = 0
+        self.cluster_barrier = ClusterBarrier(self)
         self.reset()
 
     def reset(self) -> None:
         """Forget the previous CTA."""
-        self.live = np.arange(self.lanes) < self.threads
+        self.live = np.arange(self.lanes) % self.cta_lanes < self.threads
         self.whole: tuple[Mask, Array, bool] = (None, self.live, True)
         self.pending: dict[tuple[int, int], Array] = {}
         self.blocked: dict[int, Array] = {}
-        self.barriers: dict[int, Barrier] = {}
+        self.barriers: dict[tuple[int, int], Barrier] = {}  # by number and CTA
+        self.parked: list[Parked] = []
+        self.cluster_barrier.reset()
         self.low = _NOWHERE
         self.budget = _FAIR
         self.steps = 0
@@ -104,7 +128,9 @@ class Machine:
         """The fault as an error with thread and position."""
         message = str(error)
         if isinstance(error, Fault) and error.thread is not None:
-            message = f"thread {error.thread} (warp {error.thread // 32}): {message}"
+            cta, thread = divmod(error.thread, self.cta_lanes)
+            where = f"CTA {cta} of the cluster, " if self.lanes > self.cta_lanes else ""
+            message = f"{where}thread {thread} (warp {thread // 32}): {message}"
         return positioned(message, instr)
 
     def full(self, mask: Mask) -> Array:
@@ -135,13 +161,36 @@ class Machine:
             there = self.pending.get((stripe, pc))
             self.pending[stripe, pc] = part if there is None else there | part
 
+    def park(self, event: object, pc: int, mask: Array, wanted: str) -> None:
+        """Threads wait before `pc` until something wakes those that wait for `event`."""
+        for parked in self.parked:
+            if parked.event is event and (parked.pc, parked.wanted) == (pc, wanted):
+                parked.mask = parked.mask | mask
+                return
+        self.parked.append(Parked(event, pc, mask, wanted))
+
+    def stall(self) -> None:
+        """The running group polls in vain: let others run, or what goes on beside them."""
+        self.budget = 0
+        if not self.pending:
+            any(engine.stir() for engine in self.engines)
+
+    def wake(self, event: object) -> None:
+        """Threads that wait for `event` try again."""
+        woken = [parked for parked in self.parked if parked.event is event]
+        for parked in woken:
+            self.parked.remove(parked)
+            self.add(parked.pc, parked.mask)
+            self.low = min(self.low, parked.pc)
+
     def pick(self, where: Sequence[Instr | None]) -> tuple[int, Mask] | None:
         """Take the group to run next; None when every thread has exited."""
         pending = self.pending
-        if not pending:
-            if np.count_nonzero(self.live):
+        while not pending:
+            if not np.count_nonzero(self.live):
+                return None
+            if not any(engine.stir() for engine in self.engines):
                 raise self.deadlock(where)
-            return None
         if self.stripes == 1:
             stripe, first = 0, self.budget > 0
             self.budget = _FAIR
@@ -159,8 +208,9 @@ class Machine:
         """The code at a block's start: let others catch up where they stand before it."""
 
         def code(mask: Mask) -> Moves | None:
-            if self.drift is not None:
-                self.drift()
+            if self.seeded:
+                for engine in self.engines:
+                    engine.drift()
             if pc < self.low and self.budget > 0:
                 self.budget -= 1
                 return None
@@ -175,6 +225,7 @@ class Machine:
         self.blocked.clear()
         for barrier in list(self.barriers.values()):
             moves += self.released(barrier)
+        self.cluster_barrier.settle()
         return moves
 
     def warp_bits(self, mask: Array) -> Array:
@@ -207,15 +258,30 @@ class Machine:
             self.blocked[pc] = waiting
         return ready
 
-    def arrive(self, number: int, mask: Array, expected: int | None, wait_at: int | None,
-               finish: Callable[[Array], None] | None = None) -> Moves:
-        """Threads arrive at barrier `number`; with `wait_at` they wait there until it completes.
+    def gate_warpgroups(self, pc: int, mask: Mask) -> Array:
+        """Like `gate`, for all live lanes of the four warps of a warpgroup."""
+        if self.cta_lanes % 128:
+            raise Fault(f"a CTA of {self.threads} threads does not consist of warpgroups of 128")
+        threads = self.full(mask)
+        if pc in self.blocked:
+            threads = threads | self.blocked.pop(pc)
+        missing = (self.live & ~threads).reshape(-1, 128).any(axis=1).repeat(128)
+        waiting = threads & missing
+        if np.count_nonzero(waiting):
+            self.blocked[pc] = waiting
+        return threads & ~missing
 
-        `finish` is called with all threads that arrived, before any of them goes on.
+    def arrive(self, number: int, cta: int, mask: Array, expected: int | None, wait_at: int | None,
+               finish: Callable[[Array], None] | None = None) -> Moves:
+        """Threads of a CTA arrive at its barrier `number`.
+
+        With `wait_at` they wait there until it completes. `finish` is called with all threads that
+        arrived, before any of them goes on.
         """
-        barrier = self.barriers.get(number)
+        barrier = self.barriers.get((number, cta))
         if barrier is None:
-            barrier = self.barriers[number] = Barrier(np.zeros(self.lanes, bool), expected)
+            barrier = self.barriers[number, cta] = Barrier(
+                self.cta == cta, np.zeros(self.lanes, bool), expected)
         if barrier.expected != expected:
             raise Fault(
                 f"barrier {number} is used with {expected or 'all'} threads while it already "
@@ -237,7 +303,7 @@ class Machine:
     def released(self, barrier: Barrier) -> Moves:
         """Complete the barrier when enough threads are there; the moves of those who waited."""
         if barrier.expected is None:
-            if np.count_nonzero(self.live & ~barrier.arrived):
+            if np.count_nonzero(self.live & barrier.members & ~barrier.arrived):
                 return []
         else:
             count = self.arrived(barrier)
@@ -245,9 +311,9 @@ class Machine:
                 raise Fault(f"{count} threads arrive at a barrier for {barrier.expected}")
             if count < barrier.expected:
                 return []
-        for number, other in list(self.barriers.items()):
+        for key, other in list(self.barriers.items()):
             if other is barrier:
-                del self.barriers[number]
+                del self.barriers[key]
         for _, _, finish in barrier.waiting:
             if finish is not None:
                 finish(barrier.arrived)
@@ -256,8 +322,9 @@ class Machine:
     def deadlock(self, where: Sequence[Instr | None]) -> SimError:
         """Nothing can run, but threads have not exited: say who waits where."""
         lines, first = [], None
-        for number, barrier in sorted(self.barriers.items()):
-            needs = barrier.expected or f"all {int(np.count_nonzero(self.live))} live"
+        for (number, _), barrier in sorted(self.barriers.items(), key=lambda item: item[0]):
+            members = int(np.count_nonzero(self.live & barrier.members))
+            needs = barrier.expected or f"all {members} live"
             for pc, mask, _ in barrier.waiting:
                 first = first or where[pc]
                 lines.append(
@@ -266,24 +333,33 @@ class Machine:
         for pc, mask in sorted(self.blocked.items()):
             instr = where[pc]
             first = first or instr
-            aligned = instr is not None and instr.op in ("bar", "barrier")
-            reason = "diverged at a barrier that whole warps must reach together" if aligned else (
-                "for lanes of their member mask that never come")
+            reason = _REASONS.get(instr.op if instr else "",
+                                  "for lanes of their member mask that never come")
             lines.append(f"{self.describe(mask)} {reason} ({place_of(instr)})")
-        exited = int(self.threads - np.count_nonzero(self.live))
+        for parked in self.parked:
+            first = first or where[parked.pc]
+            lines.append(f"{self.describe(parked.mask)} for {parked.wanted} "
+                         f"({place_of(where[parked.pc])}); {parked.event}")
+        ctas = self.lanes // self.cta_lanes
+        exited = int(self.threads * ctas - np.count_nonzero(self.live))
         if exited:
             lines.append(f"{exited} threads have exited")
         return positioned("deadlock: threads wait\n  " + "\n  ".join(lines), first)
 
     def describe(self, mask: Array) -> str:
-        """Threads as text: whole warps by number, partial ones with their lanes."""
+        """Threads as text: whole warps by number, partial ones with their lanes.
+
+        In a cluster the number has the rank of the CTA before it, as in 1:4.
+        """
         whole, parts = [], []
         bits, alive = self.warp_bits(mask), self.warp_bits(self.live)
-        for warp in np.flatnonzero(bits):
+        for warp in np.flatnonzero(bits).tolist():
+            cta, number = divmod(warp, self.cta_lanes // 32)
+            name = f"{cta}:{number}" if self.lanes > self.cta_lanes else str(number)
             if bits[warp] == alive[warp]:
-                whole.append(str(warp))
+                whole.append(name)
             else:
-                parts.append(f"warp {warp} lanes {int(bits[warp]):#010x}")
+                parts.append(f"warp {name} lanes {int(bits[warp]):#010x}")
         if whole:
             parts.insert(0, f"warp{'s' if len(whole) > 1 else ''} {', '.join(whole)}")
         return "; ".join(parts)

@@ -24,6 +24,7 @@ LOCAL_WINDOW = 0x7D00_0000_0000
 PARAM_WINDOW = 0x7C00_0000_0000
 WINDOW_BYTES = 0x100_0000_0000
 SHARED_START = 1024  # the first KiB of shared memory belongs to the system
+RANK_BITS = 24  # where the rank of a CTA stands in shared addresses of a cluster
 GAP = 256
 
 _UINTS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -92,6 +93,44 @@ class Window(Space):
                         f"[{self.start:#x}, {self.start + self.size:#x})", _thread(lanes, at))
         self.check_aligned(addresses, width, lanes)
         return addresses - addresses.dtype.type(self.start)
+
+
+class Shared(Window):
+    """Shared memory of the CTAs of a cluster, one after another, `stride` bytes each.
+
+    In a cluster bits 24 and up of an address are the rank of the CTA; without one all are 0.
+    """
+
+    def __init__(self, size: int, ranks: int) -> None:
+        self.ranks = ranks
+        super().__init__("shared", SHARED_START, size)
+
+    def resize(self, size: int) -> None:
+        self.stride = align_up(max(size, 1), 1024)
+        super().resize(size if self.ranks == 1 else self.stride * self.ranks)
+        self.size = size
+
+    def offsets(self, addresses: Array, width: int, lanes: Array | None, store: bool) -> Array:
+        if self.ranks == 1:
+            return super().offsets(addresses, width, lanes, store)
+        rank = addresses >> addresses.dtype.type(RANK_BITS)
+        beyond = rank >= self.ranks
+        if np.count_nonzero(beyond):
+            at = int(np.flatnonzero(beyond)[0])
+            raise Fault(f"shared address {int(addresses[at]):#x} of CTA {int(rank[at])} in a "
+                        f"cluster of {self.ranks}", _thread(lanes, at))
+        mine = addresses & addresses.dtype.type((1 << RANK_BITS) - 1)
+        return super().offsets(mine, width, lanes, store) + rank * rank.dtype.type(self.stride)
+
+    def in_cta(self, offset: int, rank: int) -> int:
+        """The same place in the memory of another CTA of the cluster."""
+        return offset % self.stride + rank * self.stride
+
+    def address(self, offset: int) -> int:
+        """The address of a byte offset."""
+        if self.ranks == 1:
+            return offset + self.start
+        return (offset // self.stride << RANK_BITS) + offset % self.stride + self.start
 
 
 class Local(Space):

@@ -134,8 +134,7 @@ class _Reader:
         entry = match["kind"] == "entry"
         kernel = Kernel(match["name"], params, returns, scope, entry)
         kernel.reqntid = _extents("reqntid", match["rest"])
-        x, y, z = _extents("reqnctapercluster", match["rest"]) or (1, 1, 1)
-        kernel.cluster = x * y * z
+        kernel.cluster = _extents("reqnctapercluster", match["rest"]) or (1, 1, 1)
         if match["end"] == ";":
             return
         self.body(kernel)

@@ -112,7 +112,7 @@ class Instr:
 class Kernel:
     """An `.entry`, or a `.func` when `entry` is false.
 
-    `reqntid` is (x, y, z) or None; `cluster` is the number of CTAs in a cluster.
+    `reqntid` is (x, y, z) or None; `cluster` is the CTAs of a cluster along x, y and z.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Kernel:
     scope: Scope
     entry: bool = True
     reqntid: tuple[int, int, int] | None = None
-    cluster: int = 1
+    cluster: tuple[int, int, int] = (1, 1, 1)
     instrs: list[Instr] = field(default_factory=list)
     files: dict[int, str] = field(default_factory=dict)
     shared_bytes: int = 0

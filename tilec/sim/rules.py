@@ -20,7 +20,12 @@ FLOAT_RULES: dict[str, Rule] = {}
 
 
 def rule_of(instr: Instr) -> Rule | None:
-    """The rule of an instruction by its first word and type; None if there is none."""
+    """The rule of an instruction by its first word and type; None if there is none.
+
+    st.async and red.async are instructions of their own.
+    """
+    if instr.mods[:1] == ("async",) and f"{instr.op}.async" in RULES:
+        return RULES[f"{instr.op}.async"]
     found = FLOAT_RULES.get(instr.op) if is_float(instr.type) else None
     return found or RULES.get(instr.op)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-for _topic in ("asynccopy", "atomics", "bits", "calls", "compare", "control", "convert", "floating",
-               "integer", "loadstore", "matrix", "move", "warp"):
+for _topic in ("asynccopy", "atomics", "bits", "bulk", "calls", "cluster", "compare", "control",
+               "convert", "floating", "integer", "loadstore", "matrix", "mbarrier", "move",
+               "storeasync", "warp"):
     importlib.import_module(f"{__name__}.{_topic}")

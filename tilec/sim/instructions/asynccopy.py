@@ -8,7 +8,9 @@ import numpy as np
 
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import Fault, Unsupported
+from tilec.sim.instructions.bulk import bulk
 from tilec.sim.instructions.loadstore import address, locator
+from tilec.sim.instructions.mbarrier import shared_places
 from tilec.sim.machine import Array, Code, Mask
 from tilec.sim.ptx import Instr, Operand
 from tilec.sim.rules import rule
@@ -16,8 +18,12 @@ from tilec.sim.rules import rule
 
 @rule("cp")
 def cp(decoder: Decoder, instr: Instr) -> Code:
-    """cp.async.ca and .cg, .commit_group, .wait_group N and .wait_all."""
+    """cp.async.ca and .cg, .commit_group, .wait_group N, .wait_all and .mbarrier.arrive."""
     copies = decoder.copies
+    if "bulk" in instr.mods:
+        return bulk(decoder, instr)
+    if instr.mods[:3] == ("async", "mbarrier", "arrive"):
+        return _signal(decoder, instr)
     kind = instr.mods[1] if instr.mods[0] == "async" and len(instr.mods) > 1 else ""
     if kind == "commit_group":
         return copies.commit
@@ -33,6 +39,24 @@ def cp(decoder: Decoder, instr: Instr) -> Code:
     if kind not in ("ca", "cg"):
         raise Unsupported(f"cp.{'.'.join(instr.mods[:2])}")
     return _copy(decoder, instr)
+
+
+def _signal(decoder: Decoder, instr: Instr) -> Code:
+    """cp.async.mbarrier.arrive: the thread's copies so far, when done, arrive at an mbarrier.
+
+    The arrival is one more than the phase expects, unless .noinc says that it is counted already.
+    """
+    places = shared_places(decoder, instr.operands[0], instr)
+    counted = "noinc" in instr.mods
+
+    def code(mask: Mask) -> None:
+        lanes, offsets = places(mask)
+        if not counted:
+            for lane, at in zip(lanes.tolist(), offsets.tolist(), strict=True):
+                decoder.mbarriers.find(at, lane).pending += 1
+        decoder.copies.signal(lanes, offsets, instr)
+
+    return code
 
 
 def _copy(decoder: Decoder, instr: Instr) -> Code:

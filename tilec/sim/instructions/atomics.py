@@ -83,7 +83,7 @@ def atom(decoder: Decoder, instr: Instr) -> Code:
     operands = list(instr.operands)
     result = operands.pop(0) if instr.op == "atom" else None
     name = next((m for m in instr.mods if m in _OPERATIONS), "")
-    if not name or "async" in instr.mods:
+    if not name:
         raise Unsupported(f"this form of {instr.op}")
     ty = instr.type
     if ty == "b128":

@@ -1,4 +1,4 @@
-"""Branches, exits, CTA barriers and fences."""
+"""Branches, exits and CTA barriers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tilec.sim.assign import store
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import Fault, Unsupported
 from tilec.sim.instructions.calls import leave
+from tilec.sim.instructions.cluster import cluster_barrier
 from tilec.sim.machine import Array, Code, Mask, Moves
 from tilec.sim.ptx import Instr
 from tilec.sim.rules import rule
@@ -87,12 +88,12 @@ def trap(decoder: Decoder, instr: Instr) -> Code:
 
 @rule("bar", "barrier")
 def barrier(decoder: Decoder, instr: Instr) -> Code:
-    """bar.sync, .arrive, .red and .warp.sync; barrier.cluster within a cluster of one CTA."""
+    """bar.sync, .arrive, .red and .warp.sync, and barrier.cluster."""
     mods = [m for m in instr.mods if m != "cta"]
     if "warp" in mods:
         return _warp_barrier(decoder, instr)
     if "cluster" in mods:
-        return lambda mask: None
+        return cluster_barrier(decoder, instr)
     aligned = instr.op == "bar" or "aligned" in mods
     operation = next((m for m in mods if m in ("sync", "arrive", "red")), "sync")
     operands = list(instr.operands)
@@ -110,13 +111,12 @@ def barrier(decoder: Decoder, instr: Instr) -> Code:
     plain = operation == "sync" and count is None and operands[0].kind == "imm" and only < 16
 
     def code(mask: Mask) -> Moves | None:
-        if plain and machine.everyone(mask) and only not in machine.barriers:
+        if plain and machine.everyone(mask) and all(n != only for n, _ in machine.barriers):
             return None
         threads = machine.gate(pc, mask, None) if aligned else machine.full(mask).copy()
         moves: Moves = []
-        pairs = _uses(threads, number, count)
-        for use, expected in pairs:
-            chosen = threads & (number == use)
+        for cta, use, expected in _uses(threads, machine.cta, number, count):
+            chosen = threads & (number == use) & (machine.cta == cta)
             if count is not None:
                 chosen &= count == expected
                 if expected % 32 or expected == 0:
@@ -124,7 +124,7 @@ def barrier(decoder: Decoder, instr: Instr) -> Code:
             if use > 15:
                 raise Fault(f"barrier {use}: a CTA has barriers 0 to 15")
             limit = None if count is None else expected
-            moves += machine.arrive(use, chosen, limit, wait_at, finish)
+            moves += machine.arrive(use, cta, chosen, limit, wait_at, finish)
             if wait_at is None:
                 moves.append((pc + 1, chosen))
         return moves
@@ -132,11 +132,12 @@ def barrier(decoder: Decoder, instr: Instr) -> Code:
     return code
 
 
-def _uses(threads: Array, number: Array, count: Array | None) -> list[tuple[int, int]]:
-    """The distinct (barrier, thread count) pairs of the threads."""
+def _uses(threads: Array, cta: Array, number: Array,
+          count: Array | None) -> list[tuple[int, int, int]]:
+    """The distinct (CTA, barrier, thread count) of the threads."""
     which = number[threads].tolist()
     counts = [0] * len(which) if count is None else count[threads].tolist()
-    return sorted(set(zip(which, counts, strict=True)))
+    return sorted(set(zip(cta[threads].tolist(), which, counts, strict=True)))
 
 
 def _reduction(decoder: Decoder, instr: Instr, result: Any,
@@ -158,9 +159,3 @@ def _warp_barrier(decoder: Decoder, instr: Instr) -> Code:
     """bar.warp.sync: wait for the lanes of the member mask."""
     members = decoder.src(instr.operands[0], "u32")
     return decoder.synced(members, lambda mask: None)
-
-
-@rule("membar", "fence", "nanosleep", "pmevent", "griddepcontrol", "setmaxnreg")
-def nothing(decoder: Decoder, instr: Instr) -> Code:
-    """Ordering and hints: instructions already run in order, one after another."""
-    return lambda mask: None

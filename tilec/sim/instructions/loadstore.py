@@ -20,14 +20,14 @@ Piece = tuple[Space, Array | None, Array]
 """Part of an access: its space, the lanes (None: all, in order) and their byte offsets."""
 Locate = Callable[["Mask", int, bool], list[Piece]]
 
-SPACES = ("global", "shared", "local", "const", "param")
+SPACES = ("global", "shared", "shared::cluster", "local", "const", "param")
 _REGIONS = {SHARED_WINDOW >> 40: "shared", LOCAL_WINDOW >> 40: "local", PARAM_WINDOW >> 40: "param"}
 
 
 def space_of(instr: Instr) -> str:
     """The state space that an instruction names, "generic" if none."""
     for modifier in instr.mods:
-        name = modifier.partition("::")[0]
+        name = modifier if modifier == "shared::cluster" else modifier.partition("::")[0]
         if name in SPACES:
             return name
     return "generic"
@@ -43,9 +43,11 @@ def address(decoder: Decoder, operand: Operand) -> tuple[str | None, Callable[[]
     base, offset = operand.items[0], operand.value
     array = None if base.kind == "imm" else decoder.register(base.name)
     if array is None:
-        space, at = (None, 0) if base.kind == "imm" else decoder.symbol(base.name)
-        fixed = decoder.constant(at + base.value + offset, np.uint64)
-        return space, lambda: fixed
+        if base.kind == "imm":
+            fixed = decoder.constant(base.value + offset, np.uint64)
+            return None, lambda: fixed
+        fixed = decoder.address_of(base.name, base.value + offset, np.uint64)
+        return decoder.symbol(base.name)[0], lambda: fixed
     if offset == 0:
         return None, lambda: array
     plus = array.dtype.type(offset & ((1 << 8 * array.dtype.itemsize) - 1))
@@ -63,6 +65,7 @@ def locator(decoder: Decoder, operand: Operand, space: str, counted: Instr | Non
     elif named is not None and named != "global":
         raise Unsupported("a generic access that names a variable")
     fixed = None if space == "generic" else decoder.spaces[space]
+    own = space == "shared" and decoder.shared.ranks > 1
 
     def locate(mask: Mask, width: int, writing: bool) -> list[Piece]:
         lanes = None if mask is None else np.flatnonzero(mask)
@@ -72,6 +75,8 @@ def locator(decoder: Decoder, operand: Operand, space: str, counted: Instr | Non
             pieces = _split(decoder, values, lanes, width, writing)
         else:
             pieces = [(target, lanes, target.offsets(values, width, lanes, writing))]
+            if own:
+                check_own(decoder, *pieces[0])
         if decoder.on_shared is not None and counted is not None:
             for memory, who, offsets in pieces:
                 if memory is decoder.shared:
@@ -80,6 +85,16 @@ def locator(decoder: Decoder, operand: Operand, space: str, counted: Instr | Non
         return pieces
 
     return locate
+
+
+def check_own(decoder: Decoder, space: Space, lanes: Array | None, offsets: Array) -> None:
+    """Fault where a .shared::cta access reaches another CTA of the cluster."""
+    cta = decoder.machine.cta if lanes is None else decoder.machine.cta[lanes]
+    stray = np.flatnonzero(offsets // decoder.shared.stride != cta)
+    if len(stray):
+        at = int(stray[0])
+        raise Fault("a .shared access to the memory of another CTA: .shared::cluster reaches it",
+                    at if lanes is None else int(lanes[at]))
 
 
 def _split(decoder: Decoder, values: Array, lanes: Array | None, width: int,

@@ -9,7 +9,14 @@ from tilec.sim.decode import Decoder
 from tilec.sim.errors import Unsupported
 from tilec.sim.instructions.common import bind
 from tilec.sim.machine import Array, Code, Mask
-from tilec.sim.memory import GLOBAL_BASE, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from tilec.sim.memory import (
+    GLOBAL_BASE,
+    LOCAL_WINDOW,
+    PARAM_WINDOW,
+    RANK_BITS,
+    SHARED_WINDOW,
+    WINDOW_BYTES,
+)
 from tilec.sim.ptx import Instr
 from tilec.sim.rules import rule
 
@@ -119,17 +126,12 @@ def isspacep(decoder: Decoder, instr: Instr) -> Code:
             return np.array([inside(value) for value in address.tolist()])
 
         return assign(target, compute)
-    return assign(target, lambda: (address >= low) & (address < low + WINDOW_BYTES))
+    cta = decoder.machine.cta.astype(np.uint64)
+    own = instr.mods[0] == "shared::cta" and decoder.shared.ranks > 1
 
+    def within() -> Array:
+        rank = (address >> np.uint64(RANK_BITS)) & np.uint64(0xFF)
+        found = (address >= low) & (address < low + WINDOW_BYTES)
+        return found & (rank == cta) if own else found
 
-@rule("mapa")
-def mapa(decoder: Decoder, instr: Instr) -> Code:
-    """The address of a shared variable in CTA 0 of a one-CTA cluster: itself."""
-    target, source, cta = bind(decoder, instr, instr.type, instr.type, "u32")
-
-    def compute() -> Array:
-        if np.count_nonzero(cta):
-            raise Unsupported("clusters of more than one CTA")
-        return source
-
-    return assign(target, compute)
+    return assign(target, within)

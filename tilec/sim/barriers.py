@@ -1,0 +1,72 @@
+"""The barriers of a CTA, and the one of a cluster: who has arrived, and who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilec.sim.errors import Fault
+
+if TYPE_CHECKING:
+    from tilec.sim.machine import Machine, Moves
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class Barrier:
+    """One CTA barrier: who arrived, who waits, and how many threads it expects (None: all).
+
+    `members` are the lanes of its CTA.
+    """
+
+    members: Array
+    arrived: Array
+    expected: int | None = None
+    waiting: list[tuple[int, Array, Callable[[Array], None] | None]] = field(default_factory=list)
+
+
+class ClusterBarrier:
+    """The barrier of all threads of a cluster (PTX ISA, barrier.cluster)."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def reset(self) -> None:
+        """Nobody has arrived."""
+        self.arrived = np.zeros(self.machine.lanes, bool)
+        self.owing = self.arrived.copy()  # those who have arrived, but not waited yet
+
+    def __str__(self) -> str:
+        return (f"the cluster barrier has {int(np.count_nonzero(self.arrived))} of "
+                f"{int(np.count_nonzero(self.machine.live))} threads")
+
+    def arrive(self, mask: Array) -> None:
+        """Threads arrive; Fault for one that has not waited since it did so before."""
+        twice = np.flatnonzero(mask & self.owing)
+        if len(twice):
+            raise Fault("arrives again at the cluster barrier without a wait", int(twice[0]))
+        self.arrived = self.arrived | mask
+        self.owing = self.owing | mask
+        self.settle()
+
+    def settle(self) -> None:
+        """Complete the phase when every live thread has arrived."""
+        if np.count_nonzero(self.arrived) and not np.count_nonzero(
+                self.machine.live & ~self.arrived):
+            self.arrived = np.zeros(self.machine.lanes, bool)
+            self.machine.wake(self)
+
+    def wait(self, pc: int, mask: Array) -> Moves:
+        """Threads whose phase is complete go on; the others wait at `pc`."""
+        early = np.flatnonzero(mask & ~self.owing)
+        if len(early):
+            raise Fault("waits for the cluster barrier without having arrived", int(early[0]))
+        late = mask & self.arrived
+        if np.count_nonzero(late):
+            self.machine.park(self, pc, late, "the cluster barrier")
+        self.owing = self.owing & (late | ~mask)
+        return [(pc + 1, mask & ~late)]

@@ -1,0 +1,119 @@
+"""mbarrier objects: arrivals and bytes of asynchronous transactions that complete a phase.
+
+PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". An object lives
+beside the memory, where 8 bytes hold a mark; if the mark is gone, something wrote over it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilec.sim.errors import Fault
+from tilec.sim.machine import Machine
+
+if TYPE_CHECKING:
+    from tilec.sim.decode import Decoder
+
+LIMIT = (1 << 20) - 1
+"""The largest arrival count and transaction count."""
+_MARK = np.uint64(0x6D626172FFF86D62)
+
+
+@dataclass(slots=True, eq=False)
+class MBarrier:
+    """One mbarrier. `pending` arrivals and `bytes` of transactions are what its phase lacks.
+
+    A state, as arrive returns it, is phase << 20 | pending arrivals before it.
+    """
+
+    machine: Machine
+    offset: int
+    address: int
+    expected: int
+    pending: int
+    bytes: int = 0
+    phase: int = 0
+
+    def __str__(self) -> str:
+        return (f"mbarrier {self.address:#x} is in phase {self.phase} (parity {self.phase & 1}) "
+                f"and lacks {self.pending} of {self.expected} arrivals and {self.bytes} bytes")
+
+    def state(self) -> int:
+        """The state that an arrival returns."""
+        return self.phase << 20 | self.pending
+
+    def arrive(self, count: int, thread: int, complete: bool = True, drop: bool = False) -> None:
+        """`count` arrivals; with `drop` later phases expect as many fewer.
+
+        Fault where more arrive than the phase expects, or a phase ends that must not.
+        """
+        if not 1 <= count <= self.pending:
+            raise Fault(f"{count} arrivals at an mbarrier that lacks {self.pending}: {self}",
+                        thread)
+        self.pending -= count
+        if drop:
+            self.expected -= count
+        if not complete and self.pending == 0:
+            raise Fault(f".noComplete arrivals that complete the phase: {self}", thread)
+        self.settle(thread)
+
+    def transact(self, size: int, thread: int) -> None:
+        """Expect `size` bytes, or with a negative size note that as many have come."""
+        self.bytes += size
+        if abs(self.bytes) > LIMIT:
+            raise Fault(f"a transaction count beyond {LIMIT}: {self}", thread)
+        self.settle(thread)
+
+    def settle(self, thread: int) -> None:
+        """Begin the next phase where nothing lacks any more, and wake those who wait."""
+        if self.pending:
+            return
+        if self.bytes < 0:
+            raise Fault(f"{-self.bytes} bytes more than expected have come: {self}", thread)
+        if self.bytes == 0:
+            self.phase += 1
+            self.pending = self.expected
+            self.machine.wake(self)
+
+
+class MBarriers:
+    """The mbarriers of shared memory, by byte offset in it."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the previous CTA."""
+        self.objects: dict[int, MBarrier] = {}
+
+    def init(self, at: int, count: int, thread: int) -> None:
+        """Make an mbarrier of 8 bytes of shared memory."""
+        if self._marked(at):
+            raise Fault(f"mbarrier.init of a live mbarrier: {self.objects[at]}; mbarrier.inval "
+                        "must come first", thread)
+        if not 1 <= count <= LIMIT:
+            raise Fault(f"an mbarrier for {count} arrivals: 1 to {LIMIT} are possible", thread)
+        self.objects[at] = MBarrier(self.decoder.machine, at, self.decoder.shared.address(at),
+                                    count, count)
+        self.decoder.shared.views[8][at >> 3] = _MARK
+
+    def inval(self, at: int, thread: int) -> None:
+        """The memory is free for other use."""
+        self.find(at, thread)
+        del self.objects[at]
+        self.decoder.shared.views[8][at >> 3] = ~np.uint64(0)
+
+    def find(self, at: int, thread: int) -> MBarrier:
+        """The mbarrier at a byte offset; Fault where there is none any more."""
+        if self._marked(at):
+            return self.objects[at]
+        why = "has been overwritten" if at in self.objects else "was never initialised"
+        where = self.decoder.shared.address(at)
+        raise Fault(f"the mbarrier at shared address {where:#x} {why}", thread)
+
+    def _marked(self, at: int) -> bool:
+        return at in self.objects and self.decoder.shared.views[8][at >> 3] == _MARK
