@@ -1,4 +1,4 @@
-"""Tensor maps and bulk copies: boxes of ranks 1 to 5, swizzles, edges, groups, and what goes wrong."""
+"""Tensor maps and bulk copies: boxes of ranks 1 to 5, swizzles, edges, groups, and errors."""
 
 from __future__ import annotations
 
@@ -275,8 +275,8 @@ def test_operand_errors(text: str, message: str) -> None:
 def test_launch_errors() -> None:
     kernel = hopper("")
     with pytest.raises(SimError, match="over 2048 bytes, but argument 1 has 1024"):
-        sim.run(kernel, "k", [np.zeros(4), TensorMap(**(FINE | {"array": np.zeros(512, np.int16)}))],
-                ONE, shared_bytes=SPACE)
+        small = TensorMap(**(FINE | {"array": np.zeros(512, np.int16)}))
+        sim.run(kernel, "k", [np.zeros(4), small], ONE, shared_bytes=SPACE)
     with pytest.raises(SimError, match="needs a parameter of 128 bytes"):
         sim.run(kernel, "k", [TensorMap(**FINE), TensorMap(**FINE)], ONE, shared_bytes=SPACE)
     store = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%map, {0, 0}], [%tile];"

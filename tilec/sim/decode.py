@@ -34,6 +34,7 @@ from tilec.sim.parser import shared_variables
 from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable, align_up
 from tilec.sim.rules import rule_of
 from tilec.sim.tensormap import Box
+from tilec.sim.wgmma import Products, registers
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _INT = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
@@ -84,7 +85,10 @@ class Decoder:
         self.mbarriers = MBarriers(self)
         self.copies = Copies(self)
         self.transfers = Transfers(self)
-        self.machine.engines = [self.copies, self.transfers]
+        self.products = Products(self, {
+            operand.name for entry in flat.entries if entry.instr and entry.instr.op == "wgmma"
+            for operand in registers(entry.instr.operands[:2])})
+        self.machine.engines = [self.copies, self.transfers, self.products]
         self.unsupported: list[SimError] = []
         self.pc = 0
         self.frame = 0
@@ -360,6 +364,9 @@ class Decoder:
         except (Unsupported, ValueError, IndexError, KeyError) as error:
             reason = str(error) if isinstance(error, Unsupported) else "this form of instruction"
             code = self.failing(positioned(f"the simulator does not know {reason}", instr))
+        if instr.op != "wgmma" and any(o.name in self.products.names
+                                       for o in registers(instr.operands)):
+            code = self.products.watch(instr, code)
         if instr.guard is not None and instr.op != "bra":
             code = self.guarded(code, instr)
         return code

@@ -201,6 +201,7 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
         decoder.mbarriers.reset()
         decoder.copies.reset()
         decoder.transfers.reset()
+        decoder.products.reset()
         machine.reset()
         try:
             machine.run(decoder.code, decoder.where)

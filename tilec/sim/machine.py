@@ -259,13 +259,13 @@ class Machine:
         return ready
 
     def gate_warpgroups(self, pc: int, mask: Mask) -> Array:
-        """Like `gate`, for all live lanes of the four warps of a warpgroup."""
+        """Like `gate`, for all lanes of the four warps of a warpgroup; none may have exited."""
         if self.cta_lanes % 128:
             raise Fault(f"a CTA of {self.threads} threads does not consist of warpgroups of 128")
         threads = self.full(mask)
         if pc in self.blocked:
             threads = threads | self.blocked.pop(pc)
-        missing = (self.live & ~threads).reshape(-1, 128).any(axis=1).repeat(128)
+        missing = (~threads).reshape(-1, 128).any(axis=1).repeat(128)
         waiting = threads & missing
         if np.count_nonzero(waiting):
             self.blocked[pc] = waiting

@@ -6,5 +6,5 @@ import importlib
 
 for _topic in ("asynccopy", "atomics", "bits", "bulk", "calls", "cluster", "compare", "control",
                "convert", "floating", "integer", "loadstore", "matrix", "mbarrier", "move",
-               "storeasync", "warp"):
+               "storeasync", "warp", "wgmma"):
     importlib.import_module(f"{__name__}.{_topic}")

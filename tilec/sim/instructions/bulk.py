@@ -36,7 +36,8 @@ _FORMS = {
     "load": rf"shared::(?:cluster|cta)\.global{_SIGNAL}(?:\.multicast::cluster)?{_HINT}",
     "send": rf"shared::cluster\.shared::cta{_SIGNAL}",
     "store": rf"global\.shared::cta\.bulk_group{_HINT}",
-    "reduce": rf"reduce\.global\.shared::cta\.bulk_group{_HINT}\.{_OP}(?:\.noftz)?\.(?P<ty>\w+)",
+    "reduce": rf"reduce\.global\.shared::cta\.bulk_group{_HINT}\.{_OP}(?P<noftz>\.noftz)?"
+              r"\.(?P<ty>\w+)",
     "reduce_send": rf"reduce\.shared::cluster\.shared::cta{_SIGNAL}\.{_OP}\.(?P<ty>\w+)",
     "commit": r"commit_group",
     "wait": r"wait_group(?:\.read)?",
@@ -66,6 +67,9 @@ def bulk(decoder: Decoder, instr: Instr) -> Code:
     groups = found.groupdict()
     if groups.get("op") and groups.get("ty"):
         _check_reduction(groups["op"], groups["ty"])
+        halves = groups["op"] == "add" and groups["ty"] in ("f16", "bf16")
+        if halves != bool(groups.get("noftz")):
+            raise Unsupported(f"cp.{'.'.join(instr.mods)}: .noftz goes with .add of halves only")
     begin = _begin_box if groups.get("rank") else _begin_plain
     issue = begin(decoder, instr, groups)
 

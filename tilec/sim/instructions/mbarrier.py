@@ -24,7 +24,8 @@ _FORMS = {
     "inval": rf"inval{_SPACE}\.b64",
     "arrive": r"arrive(?:_drop)?(?:\.expect_tx)?(?:\.(?:release|relaxed)\.(?:cta|cluster))?"
               rf"{_ANY_SPACE}\.b64",
-    "noComplete": rf"arrive(?:_drop)?\.noComplete(?:\.release\.cta)?{_SPACE}\.b64",
+    "noComplete": r"arrive(?:_drop)?(?:\.noComplete(?:\.release\.cta)?|\.release\.cta\.noComplete)"
+                  rf"{_SPACE}\.b64",
     "transact": rf"(?:expect_tx|complete_tx)(?:\.relaxed\.(?:cta|cluster))?{_ANY_SPACE}\.b64",
     "wait": r"(?:test_wait|try_wait)(?:\.parity)?(?:\.(?:acquire|relaxed)\.(?:cta|cluster))?"
             rf"{_SPACE}\.b64",

@@ -18,10 +18,10 @@ from tilec.sim.machine import Array, Code, Mask
 from tilec.sim.ptx import TYPE_BYTES, Instr
 from tilec.sim.rules import rule
 
-_ASYNC = r"(?:weak\.|relaxed\.cluster\.)?(?:shared::cluster\.)?mbarrier::complete_tx::bytes\."
-_ST_ASYNC = re.compile(r"async\." + _ASYNC + r"(?:v[24]\.)?(?:[bus](?:32|64)|f32|f64)")
-_RED_ASYNC = re.compile(r"async\." + _ASYNC + r"(?:(add)\.(?:[us]32|u64)|(inc|dec)\.u32"
-                        r"|(min|max)\.[us]32|(and|or|xor)\.b32)")
+_ASYNC = r"(?:shared::cluster\.)?mbarrier::complete_tx::bytes\."
+_ST_ASYNC = re.compile(r"async\.(?:weak\.)?" + _ASYNC + r"(?:v[24]\.)?(?:[bus](?:32|64)|f32|f64)")
+_RED_ASYNC = re.compile(r"async\.relaxed\.cluster\." + _ASYNC + r"(?:(add)\.(?:[us]32|u64)"
+                        r"|(inc|dec)\.u32|(min|max)\.[us]32|(and|or|xor)\.b32)")
 
 
 @rule("st.async", "red.async")
