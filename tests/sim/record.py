@@ -140,7 +140,7 @@ def main() -> int:
         return 0
     failed: dict[str, str] = {}
     for name in options.only or CATALOGUES:
-        failed |= record_catalogue(name, options.output / f"{name}.npz", made())
+        failed |= record_catalogue(name, store.path_of(name, options.output), made())
     for form, reason in failed.items():
         print(f"no result: {form}: {reason}")
     return 1 if failed else 0

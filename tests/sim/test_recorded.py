@@ -25,11 +25,11 @@ UNCHANGED = ("cp.async.bulk.tensor.2d store 2d outside",)
 
 @functools.cache
 def recording(name: str) -> store.Recording:
-    return store.read(store.FOLDER / f"{name}.npz")
+    return store.read(store.path_of(name))
 
 
 def recorded(name: str, form: str) -> bool:
-    return (store.FOLDER / f"{name}.npz").exists() and form in recording(name).results
+    return store.path_of(name).exists() and form in recording(name).results
 
 
 def simulated(form: Form, seed: int | None = None) -> list[Array]:
@@ -84,7 +84,7 @@ def test_every_opcode_has_a_form() -> None:
 
 def test_recordings_name_their_origin() -> None:
     for name in CATALOGUES:
-        if (store.FOLDER / f"{name}.npz").exists():
+        if store.path_of(name).exists():
             held = recording(name)
             assert held.made["gpu"] and held.made["driver"] and held.made["date"]
             assert set(held.results) <= set(catalogue(name))

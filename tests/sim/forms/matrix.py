@@ -100,7 +100,10 @@ def mma(m: int, k: int, d: str, a: str, b: str, way: str, match: Match, sat: str
 def operand(ty: str, way: str, count: int, rng: np.random.Generator) -> Array:
     """Whole numbers, whose products and sums are exact; or positive ones; or with infinities."""
     kind = np.dtype(KINDS[ty])
-    if ty in ("s8", "u8", "s32"):
+    if way == "small":
+        chosen = rng.choice([0, 0, 0, 0, 0, 1, 1, 1 if ty == "u8" else -1], count)
+        held = chosen.astype(np.float32).astype(kind)
+    elif ty in ("s8", "u8", "s32"):
         info = np.iinfo(kind)
         held = rng.integers(info.min, info.max, count, np.int64, endpoint=True).astype(kind)
     elif way == "positive":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,10 @@ import numpy as np
 from tests.sim.forms.base import Array, Form
 
 FOLDER = Path(__file__).parent.parent / "recorded"
+
+
+def path_of(catalogue: str, folder: Path = FOLDER) -> Path:
+    return folder / f"{catalogue}.xz"
 
 
 class Recording(NamedTuple):
@@ -32,20 +37,19 @@ class Recording(NamedTuple):
 
 
 def write(path: Path, recording: Recording) -> None:
+    """A line of JSON and the results' bytes, compressed by lzma."""
     index = {name: [checksum, len(data)] for name, (checksum, data) in recording.results.items()}
-    meta = json.dumps({"made": recording.made, "forms": index})
+    meta = json.dumps({"made": recording.made, "forms": index}).encode()
     data = b"".join(data for _, data in recording.results.values())
     path.parent.mkdir(parents=True, exist_ok=True)
-    held: dict[str, Any] = {"meta": np.frombuffer(meta.encode(), np.uint8),
-                            "data": np.frombuffer(data, np.uint8)}
-    np.savez_compressed(path, **held)
+    path.write_bytes(lzma.compress(meta + b"\n" + data, preset=9))
 
 
 def read(path: Path) -> Recording:
-    with np.load(path) as held:
-        meta, data = json.loads(held["meta"].tobytes()), held["data"].tobytes()
+    meta, _, data = lzma.decompress(path.read_bytes()).partition(b"\n")
+    held: dict[str, Any] = json.loads(meta)
     results, at = {}, 0
-    for name, (checksum, size) in meta["forms"].items():
+    for name, (checksum, size) in held["forms"].items():
         results[name] = (checksum, data[at : at + size])
         at += size
-    return Recording(meta["made"], results)
+    return Recording(held["made"], results)

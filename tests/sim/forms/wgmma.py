@@ -55,7 +55,7 @@ class Product(NamedTuple):
     b: str
     left: Layout | None = Layout(128)  # None: in registers
     right: Layout = Layout(128)
-    way: str = "whole"
+    way: str = ""
     scale: str = "1"  # of d
     signs: tuple[int, int] = (1, 1)
     saturates: bool = False
@@ -72,7 +72,8 @@ class Product(NamedTuple):
 
         rest = "" if self.signs == (1, 1) else f" signs {self.signs}"
         rest += "" if self.scale == "1" else f" scale {self.scale}"
-        return f"{self.instruction} {shown(self.left)} by {shown(self.right)} {self.way}{rest}"
+        rest += f" {self.way}" if self.way else ""
+        return f"{self.instruction} {shown(self.left)} by {shown(self.right)}{rest}"
 
     @property
     def instruction(self) -> str:
@@ -94,13 +95,15 @@ class Product(NamedTuple):
         operands = ["{" + ", ".join(names) + "}"]
         rng = np.random.default_rng(seed_of(self.name))
         half = a_bytes // size
-        image = np.concatenate([operand(self.a, self.way, half, rng), operand(
-            self.b, self.way, total // size - half, rng)])
-        inputs = [image, operand(self.d, self.way, 64 * self.n, rng)]
+        way = self.way or ("small" if self.n > 24 else "whole")  # which keeps the recording small
+        image = np.concatenate([operand(self.a, way, half, rng), operand(
+            self.b, way, total // size - half, rng)])
+        added = "small" if self.d == "s32" and not self.saturates else way
+        inputs = [image, operand(self.d, added, 64 * self.n, rng)]
         if self.left is None:
             lines += [f"ld.global.b32 %r{4 + i}, [%i2+{4 * i}];" for i in range(4)]
             operands.append("{%r4, %r5, %r6, %r7}")
-            inputs.append(operand(self.a, self.way, 64 * 32 // size, rng))
+            inputs.append(operand(self.a, way, 64 * 32 // size, rng))
         else:
             lines.append(self.describe("%w1", self.left, 64, 0))
             operands.append("%w1")
@@ -131,9 +134,9 @@ def wholes() -> Iterator[Product]:
     for swizzle in _MODE:
         for a_major in (False, True):
             for b_major in (False, True):
-                yield Product(32, "f32", "f16", "f16", Layout(swizzle, a_major),
+                yield Product(24, "f32", "f16", "f16", Layout(swizzle, a_major),
                               Layout(swizzle, b_major))
-        for ty, d in (("tf32", "f32"), ("e4m3", "f32"), ("s8", "s32"), ("e5m2", "f16")):
+        for ty, d in (("tf32", "f32"), ("e4m3", "f32"), ("u8", "s32"), ("e5m2", "f16")):
             yield Product(16, d, ty, ty, Layout(swizzle), Layout(swizzle))
     yield Product(24, "f16", "f16", "f16", Layout(64), Layout(128, True))
     yield Product(24, "f32", "bf16", "bf16", Layout(32, True), Layout(0))
@@ -150,7 +153,7 @@ def wholes() -> Iterator[Product]:
     yield Product(160, "f32", "e4m3", "e4m3")
     for a in ("s8", "u8"):
         for b in ("s8", "u8"):
-            yield Product(32, "s32", a, b)
+            yield Product(24, "s32", a, b)
             yield Product(8, "s32", a, b, saturates=True)
     for n in (160, 176, 192):
         yield Product(n, "s32", "s8", "s8")
@@ -200,4 +203,4 @@ def chain() -> Form:
     lines.append("wgmma.wait_group.sync.aligned 0;")
     lines += [f"st.global.b32 [%o0+{4 * i}], %f{i};" for i in range(n // 2)]
     return special("wgmma chain of four groups", "\n".join(lines), [poison("i32", n // 2 * BLOCK)],
-                   [operand("bf16", "whole", total // 2, rng)], BLOCK)
+                   [operand("bf16", "small", total // 2, rng)], BLOCK)
