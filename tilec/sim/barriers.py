@@ -20,12 +20,14 @@ Array = np.ndarray[Any, Any]
 class Barrier:
     """One CTA barrier: who arrived, who waits, and how many threads it expects (None: all).
 
-    `members` are the lanes of its CTA.
+    `members` are the lanes of its CTA; `row` is what comes before those who arrived (see
+    sim/order.py), where that is kept.
     """
 
     members: Array
     arrived: Array
     expected: int | None = None
+    row: Array | None = None
     waiting: list[tuple[int, Array, Callable[[Array], None] | None]] = field(default_factory=list)
 
 

@@ -88,6 +88,9 @@ class Copies:
         active = self.decoder.machine.full(mask)
         last = self.committed if newest is None else self.committed - newest - 1
         done[active] = last[active]
+        checks = self.decoder.checks
+        if checks is not None:
+            checks.wait(np.flatnonzero(active & self.decoder.machine.live), last)
         self.finish([batch.group <= done[batch.lanes] for batch in self.pending])
 
     def drift(self) -> None:

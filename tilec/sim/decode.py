@@ -16,6 +16,7 @@ import numpy as np
 from tilec.sim import flow
 from tilec.sim.banks import OnShared
 from tilec.sim.bulk import Transfers
+from tilec.sim.checks import Checks, Watch, Written
 from tilec.sim.copies import Copies
 from tilec.sim.errors import SimError, Unsupported
 from tilec.sim.machine import Array, Code, Machine, Mask, Moves, positioned
@@ -34,6 +35,7 @@ from tilec.sim.parser import shared_variables
 from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable, align_up
 from tilec.sim.rules import rule_of
 from tilec.sim.tensormap import Box
+from tilec.sim.undefined import Register, Step, Undefined
 from tilec.sim.wgmma import Products, registers
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -52,9 +54,12 @@ def numpy_type(ty: str) -> Any:
 
 
 class Decoder:
-    """A kernel decoded for CTAs of `threads` threads; `code[i]` belongs to `where[i]`."""
+    """A kernel decoded for CTAs of `threads` threads; `code[i]` belongs to `where[i]`.
 
-    def __init__(self, module: Module, kernel: Kernel, threads: int) -> None:
+    With `check` its accesses are checked against each other (see sim/checks.py).
+    """
+
+    def __init__(self, module: Module, kernel: Kernel, threads: int, check: bool = False) -> None:
         self.module = module
         self.kernel = kernel
         self.machine = Machine(threads, math.prod(kernel.cluster))
@@ -90,10 +95,21 @@ class Decoder:
             for operand in registers(entry.instr.operands[:2])})
         self.machine.engines = [self.copies, self.transfers, self.products]
         self.unsupported: list[SimError] = []
+        self.code: list[Code] = []
+        self.where: list[Instr | None] = []
+        self.checks = Checks(self, flat) if check else None
+        self.undefined = Undefined(self, flat) if check else None
+        self.named: list[Register] = []
+        self.assigned: list[Register] = []
+        self.moved: set[int] | None = None  # while a twin is decoded: the operands that it moves
+        self.step: Step | None = None
         self.pc = 0
         self.frame = 0
         self.scope = kernel.scope
-        self.assemble(flow.schedule(flat), flat)
+        order = flow.schedule(flat)
+        self.assemble(order, flat)
+        if self.undefined is not None:
+            self.undefined.analyse(flat, order)
 
     # Layout of variables
 
@@ -178,12 +194,18 @@ class Decoder:
             names[name] = np.full(self.lanes, value, np.uint64 if wide else np.uint32)
         return names
 
+    def key(self, name: str) -> Register | None:
+        """Which register a name stands for here; None if no scope declares it."""
+        found = self.scope.find_reg(name)
+        return None if found is None else (self.frame, id(found[0]), name)
+
     def register(self, name: str) -> Array | None:
         """The array of a register, made when first named; None if no scope declares it."""
         found = self.scope.find_reg(name)
         if found is None:
             return None
         key = (self.frame, id(found[0]), name)
+        self.named.append(key)
         array = self.registers.get(key)
         if array is None:
             if found[1] == "b128":
@@ -226,6 +248,8 @@ class Decoder:
         have no such reading.
         """
         kind = numpy_type(ty)
+        if self.moved is not None and id(operand) in self.moved:
+            return self.moved_source(operand, ty)
         if operand.kind == "reg":
             array = self.register(operand.name)
             if array is None:
@@ -270,11 +294,23 @@ class Decoder:
         if operand.kind == "sink":
             return self.allocate(kind)
         array = self.register(operand.name) if operand.kind == "reg" else None
+        if array is not None:
+            self.assigned.append(self.named[-1])
+            if self.moved is not None and self.undefined is not None:
+                array = self.undefined.bits[self.named[-1]]
         if array is None:
             raise Unsupported(f"a destination that is no declared register: '{operand.name}'")
         if array.dtype.itemsize > np.dtype(kind).itemsize:
             return array.view((_INT if np.dtype(kind).kind == "i" else _UINT)[array.itemsize])
         return as_type(array, kind)
+
+    def moved_source(self, operand: Operand, ty: str) -> Array:
+        """The undefined bits of a source operand, as a view of the type."""
+        assert self.undefined is not None
+        array = self.register(operand.name) if operand.kind == "reg" else None
+        if array is None:
+            return self.constant(0, numpy_type(ty))
+        return as_type(self.undefined.bits[self.named[-1]], numpy_type(ty))
 
     def pred(self, operand: Operand) -> Callable[[], Array]:
         """A predicate source, with its negation."""
@@ -316,8 +352,6 @@ class Decoder:
 
     def assemble(self, order: list[flow.Placed], flat: flow.Flat) -> None:
         """Decode every instruction at its scheduled place."""
-        self.code: list[Code] = []
-        self.where: list[Instr | None] = []
         self.starts = {placed.block: placed.pc for placed in order}
         for placed in order:
             self.emit(self.machine.join(len(self.code)), None)
@@ -356,11 +390,16 @@ class Decoder:
     def instruction(self, instr: Instr) -> Code:
         """One instruction as code; what cannot be decoded raises when it is executed."""
         self.scope = instr.scope
+        self.named, self.assigned = [], []
+        step = self.step = None if self.undefined is None else Step(self, instr)
         try:
             rule = rule_of(instr)
             if rule is None:
                 raise Unsupported(f"the instruction '{instr.op}'")
             code = rule(self, instr)
+            if self.undefined is not None and step is not None:
+                self.undefined.note(step, self.named, self.assigned)
+                code = code if step.synced else self.undefined.after(step, code)
         except (Unsupported, ValueError, IndexError, KeyError) as error:
             reason = str(error) if isinstance(error, Unsupported) else "this form of instruction"
             code = self.failing(positioned(f"the simulator does not know {reason}", instr))
@@ -369,7 +408,34 @@ class Decoder:
             code = self.products.watch(instr, code)
         if instr.guard is not None and instr.op != "bra":
             code = self.guarded(code, instr)
+        if instr.guard is not None and self.undefined is not None and step is not None:
+            code = self.undefined.guarded(step, code)
         return code
+
+    def watch(self, instr: Instr, data: Written | None = None) -> Watch | None:
+        """What must see every access of the present instruction, which writes `data`."""
+        if self.checks is None or self.moved is not None:
+            return None
+        return self.checks.watch(instr, data)
+
+    def here(self) -> tuple[Any, ...]:
+        """The instruction that is being decoded."""
+        return self.scope, self.frame, self.pc, self.index, self.entry
+
+    def go(self, place: tuple[Any, ...]) -> None:
+        """Decode for another place, which `here` gave."""
+        self.scope, self.frame, self.pc, self.index, self.entry = place
+
+    def twin(self, instr: Instr, moved: set[int]) -> Code:
+        """The instruction as code that moves undefined bits."""
+        assert self.undefined is not None
+        rule, spaces = rule_of(instr), self.spaces
+        assert rule is not None
+        self.moved, self.spaces, self.assigned = moved, self.undefined.spaces, []
+        try:
+            return rule(self, instr)
+        finally:
+            self.moved, self.spaces = None, spaces
 
     def failing(self, failure: SimError) -> Code:
         """Code that raises, for an instruction that could not be decoded."""
@@ -383,6 +449,11 @@ class Decoder:
     def synced(self, members: Array, body: Callable[[Mask], None]) -> Code:
         """Run `body` once all lanes of each thread's member mask stand at this instruction."""
         machine, pc = self.machine, self.pc
+        if self.moved is not None:
+            return body
+        if self.undefined is not None and self.step is not None:
+            self.step.synced = True
+            body = self.undefined.after(self.step, body)
         everyone = not members.flags.writeable and bool((members == 0xFFFFFFFF).all())
 
         def code(mask: Mask) -> Moves | None:

@@ -26,7 +26,8 @@ MAX_STEPS = 2_000_000
 def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, int, int],
         block: int | None = None, shared_bytes: int = 0, seed: int | None = None,
         max_steps: int = MAX_STEPS, on_print: Callable[[str], None] | None = None,
-        names: Sequence[str] = (), on_shared: OnShared | None = None) -> None:
+        names: Sequence[str] = (), on_shared: OnShared | None = None,
+        check: bool = False) -> None:
     """Run one kernel over `grid`, changing array arguments in place.
 
     `args` holds numpy arrays for pointers (contiguous or views: the kernel gets the address of the
@@ -37,7 +38,8 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
     bounds the jumps of one CTA, or one cluster of them.
     `on_print` gets the text of each printf; `names` are what messages call the arguments.
     `on_shared` gets the wavefronts of every ld, st, ldmatrix, stmatrix and cp.async that reaches
-    shared memory, not of atomics (see sim/banks.py).
+    shared memory (see sim/banks.py). `check` reports races and uses of uninitialised values, too
+    (docs/simulator.md).
     Module variables start from their initial values in every run; when it fails, array arguments
     keep what they held before.
     Raises SimError for a bad argument, for PTX that cannot be read, and for what a GPU would not
@@ -56,9 +58,10 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
         raise SimError(f"kernel '{kernel}' asks for clusters of {entry.cluster} CTAs: 16 at most")
     with np.errstate(all="ignore"):
         # Kept with the module, so that repeated launches decode once.
-        decoder = module.decoded.get((kernel, threads))
+        key = (kernel, threads, check)
+        decoder = module.decoded.get(key)
         if decoder is None:
-            decoder = module.decoded[kernel, threads] = Decoder(module, entry, threads)
+            decoder = module.decoded[key] = Decoder(module, entry, threads, check)
         decoder.on_print = on_print or functools.partial(print, end="")
         decoder.on_shared = on_shared
         allocations = _bind(decoder, entry, args, names)
@@ -186,6 +189,8 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
     machine.max_steps = max_steps
     shape = kernel.reqntid or (threads, 1, 1)
     _set_thread_ids(decoder, shape, grid, shared_bytes)
+    if decoder.checks is not None:
+        decoder.checks.reset()
     clusters = list(itertools.product(*(range(count // size) for count, size in zip(
         reversed(grid), reversed(kernel.cluster), strict=True))))
     if seed is not None:
@@ -202,6 +207,9 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
         decoder.copies.reset()
         decoder.transfers.reset()
         decoder.products.reset()
+        if decoder.checks is not None and decoder.undefined is not None:
+            decoder.checks.begin(f"({x}, {y}, {z})")
+            decoder.undefined.begin()
         machine.reset()
         try:
             machine.run(decoder.code, decoder.where)

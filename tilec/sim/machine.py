@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from tilec.errors import Location
 from tilec.sim.barriers import Barrier, ClusterBarrier
 from tilec.sim.errors import Fault, SimError, Unsupported
 from tilec.sim.ptx import Instr, align_up
+
+if TYPE_CHECKING:
+    from tilec.sim.order import Order
 
 Array = np.ndarray[Any, Any]
 Mask = Array | None
@@ -74,6 +77,7 @@ class Machine:
         self.engines: list[Engine] = []
         self.max_steps = 0
         self.cluster_barrier = ClusterBarrier(self)
+        self.order: Order | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -291,6 +295,8 @@ class Machine:
             raise Fault(f"arrives again at barrier {number}, which it has not left",
                         int(np.flatnonzero(twice)[0]))
         barrier.arrived = barrier.arrived | mask
+        if self.order is not None:
+            barrier.row = self.order.release(np.flatnonzero(mask), barrier.row)
         if wait_at is not None:
             barrier.waiting.append((wait_at, mask, finish))
         return self.released(barrier)
@@ -314,9 +320,13 @@ class Machine:
         for key, other in list(self.barriers.items()):
             if other is barrier:
                 del self.barriers[key]
-        for _, _, finish in barrier.waiting:
+        for _, mask, finish in barrier.waiting:
             if finish is not None:
                 finish(barrier.arrived)
+            if self.order is not None and barrier.row is not None:
+                self.order.acquire(np.flatnonzero(mask), barrier.row)
+        if self.order is not None and barrier.row is not None and barrier.expected is None:
+            self.order.settle(barrier.row)
         return [(at + 1, mask) for at, mask, _ in barrier.waiting]
 
     def deadlock(self, where: Sequence[Instr | None]) -> SimError:
@@ -370,7 +380,7 @@ def place_of(instr: Instr | None) -> str:
     if instr is None:
         return "end of the kernel"
     source = f"{instr.loc.file}:{instr.loc.line}, " if instr.loc else ""
-    return f"{source}PTX line {instr.line}: {instr.text.strip()}"
+    return f"{source}PTX line {instr.line}: {' '.join(instr.text.split())}"
 
 
 def positioned(message: str, instr: Instr | None) -> SimError:

@@ -39,6 +39,7 @@ class Scope:
     variables: dict[str, Variable] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    found: dict[str, tuple[Scope, str]] = field(default_factory=dict)
 
     def chain(self) -> Iterator[Scope]:
         """This scope and those around it, innermost first."""
@@ -49,13 +50,18 @@ class Scope:
 
     def find_reg(self, name: str) -> tuple[Scope, str] | None:
         """The scope that declares register `name`, and its PTX type; None if nothing does."""
+        if name in self.found:
+            return self.found[name]
         stem = name.rstrip("0123456789")
         digits = name[len(stem) :]
         for scope in self.chain():
-            if name in scope.regs:
-                return scope, scope.regs[name]
-            if digits and stem in scope.ranges and int(digits) < scope.ranges[stem][0]:
-                return scope, scope.ranges[stem][1]
+            ty = scope.regs.get(name)
+            if ty is None and digits and stem in scope.ranges:
+                count, kind = scope.ranges[stem]
+                ty = kind if int(digits) < count else None
+            if ty is not None:
+                self.found[name] = scope, ty
+                return scope, ty
         return None
 
     def find_label(self, name: str) -> int | None:
@@ -131,7 +137,7 @@ class Kernel:
 class Module:
     """A parsed PTX text. `shared_bytes` of its kernels counts static shared memory only.
 
-    `decoded` keeps what a launch made of a kernel, by name and threads.
+    `decoded` keeps what a launch made of a kernel, by name, threads and checks.
     """
 
     text: str
@@ -141,7 +147,7 @@ class Module:
     functions: dict[str, Kernel] = field(default_factory=dict)
     scope: Scope = field(default_factory=Scope)
     files: dict[int, str] = field(default_factory=dict)
-    decoded: dict[tuple[str, int], Any] = field(default_factory=dict)
+    decoded: dict[tuple[str, int, bool], Any] = field(default_factory=dict)
 
 
 TYPE_BYTES = {

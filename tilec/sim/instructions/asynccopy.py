@@ -70,6 +70,7 @@ def _copy(decoder: Decoder, instr: Instr) -> Code:
     locate = locator(decoder, to, "shared", instr)
     addresses = address(decoder, origin)[1]
     byte_counts = _byte_counts(decoder, rest, size)
+    watch = decoder.watch(instr)
 
     def code(mask: Mask) -> None:
         ((_, lanes, target),) = locate(mask, size, True)
@@ -79,6 +80,10 @@ def _copy(decoder: Decoder, instr: Instr) -> Code:
             at = int(np.argmax(filled))
             raise Fault(f"cp.async copies {int(filled[at])} of {size} bytes", int(lanes[at]))
         source = _sources(decoder, addresses()[lanes], filled, size, lanes)
+        if watch is not None:
+            for count in np.unique(filled[filled > 0]).tolist():
+                some = filled == count
+                watch(decoder.arena, lanes[some], source[some], count, False)
         decoder.copies.issue(size, lanes, source, target.astype(np.int64), filled)
 
     return code

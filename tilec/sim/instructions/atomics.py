@@ -94,7 +94,7 @@ def atom(decoder: Decoder, instr: Instr) -> Code:
     targets: list[Array | None] = [None] * count
     if result is not None:
         targets = [decoder.dst(o, bits) for o in parts(result)]
-    locate = locator(decoder, operands[0], space_of(instr))
+    locate = locator(decoder, operands[0], space_of(instr), instr)
     updates: list[Update | None] = [None, None]
     if name != "cas":
         updates = [update_of(name, ty, shared) for shared in (False, True)]

@@ -112,6 +112,8 @@ def barrier(decoder: Decoder, instr: Instr) -> Code:
 
     def code(mask: Mask) -> Moves | None:
         if plain and machine.everyone(mask) and all(n != only for n, _ in machine.barriers):
+            if machine.order is not None:
+                machine.order.full_barrier(np.flatnonzero(machine.live))
             return None
         threads = machine.gate(pc, mask, None) if aligned else machine.full(mask).copy()
         moves: Moves = []
@@ -158,4 +160,10 @@ def _reduction(decoder: Decoder, instr: Instr, result: Any,
 def _warp_barrier(decoder: Decoder, instr: Instr) -> Code:
     """bar.warp.sync: wait for the lanes of the member mask."""
     members = decoder.src(instr.operands[0], "u32")
-    return decoder.synced(members, lambda mask: None)
+    machine = decoder.machine
+
+    def body(mask: Mask) -> None:
+        if machine.order is not None:
+            machine.order.warp_barrier(machine.full(mask) & machine.live)
+
+    return decoder.synced(members, body)

@@ -8,6 +8,7 @@ import numpy as np
 
 from tilec.sim.assign import assign, store
 from tilec.sim.banks import wavefronts
+from tilec.sim.checks import Written
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import Fault, Unsupported
 from tilec.sim.instructions.common import parts
@@ -54,10 +55,12 @@ def address(decoder: Decoder, operand: Operand) -> tuple[str | None, Callable[[]
     return None, lambda: array + plus
 
 
-def locator(decoder: Decoder, operand: Operand, space: str, counted: Instr | None = None) -> Locate:
+def locator(decoder: Decoder, operand: Operand, space: str, instr: Instr,
+            data: Written | None = None) -> Locate:
     """Checks an access and splits it by space; `mask` gives the active threads.
 
-    Shared-memory requests of the instruction `counted` go to the run's `on_shared`, if it has one.
+    `data` gives what the instruction stores. Shared-memory requests go to the run's `on_shared`, if
+    it has one.
     """
     named, get = address(decoder, operand)
     if named is not None and space != "generic":
@@ -66,6 +69,7 @@ def locator(decoder: Decoder, operand: Operand, space: str, counted: Instr | Non
         raise Unsupported("a generic access that names a variable")
     fixed = None if space == "generic" else decoder.spaces[space]
     own = space == "shared" and decoder.shared.ranks > 1
+    watch = decoder.watch(instr, data)
 
     def locate(mask: Mask, width: int, writing: bool) -> list[Piece]:
         lanes = None if mask is None else np.flatnonzero(mask)
@@ -77,11 +81,13 @@ def locator(decoder: Decoder, operand: Operand, space: str, counted: Instr | Non
             pieces = [(target, lanes, target.offsets(values, width, lanes, writing))]
             if own:
                 check_own(decoder, *pieces[0])
-        if decoder.on_shared is not None and counted is not None:
-            for memory, who, offsets in pieces:
-                if memory is decoder.shared:
-                    who = np.arange(len(offsets)) if who is None else who
-                    decoder.on_shared(counted, *wavefronts(who, offsets, width))
+        if watch is not None or decoder.on_shared is not None:
+            for memory, some, offsets in pieces:
+                who = np.arange(len(offsets)) if some is None else some
+                if watch is not None:
+                    watch(memory, who, offsets, width, writing)
+                if decoder.on_shared is not None and memory is decoder.shared:
+                    decoder.on_shared(instr, *wavefronts(who, offsets, width))
         return pieces
 
     return locate
@@ -188,7 +194,8 @@ def st(decoder: Decoder, instr: Instr) -> Code:
     a, b = instr.operands[:2]
     ty = "b" + ty[1:]
     sources = [decoder.src(o, ty) for o in parts(b)]
-    locate = locator(decoder, a, space_of(instr), instr)
+    locate = locator(decoder, a, space_of(instr), instr,
+                     lambda lanes: np.stack([s[lanes] for s in sources], axis=1).view(np.uint8))
     width = TYPE_BYTES[ty]
     shift, total = width.bit_length() - 1, width * count
 

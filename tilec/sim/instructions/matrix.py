@@ -50,27 +50,33 @@ def move_matrix(decoder: Decoder, instr: Instr) -> Code:
         raise Unsupported(f"{instr.op}.x{count} with {len(parts(registers))} registers")
     view = decoder.dst if loads else decoder.src
     arrays = [view(o, "b32") for o in parts(registers)]
-    locate = locator(decoder, place, space_of(instr), instr)
-    machine, trans = decoder.machine, "trans" in instr.mods
+    machine, trans, shared = decoder.machine, "trans" in instr.mods, decoder.spaces["shared"]
     gives_row = machine.lane < 8 * count
     column = np.arange(8)
 
+    def rows(lanes: Array) -> Array:
+        """The rows for which these lanes give the address, as bytes."""
+        tiles = np.stack(arrays).reshape(count, -1, 32).view(np.uint16).reshape(count, -1, 8, 8)
+        tiles = tiles.swapaxes(2, 3) if trans else tiles
+        return tiles[lanes % 32 // 8, lanes // 32, lanes % 8].view(np.uint8)
+
+    locate = locator(decoder, place, space_of(instr), instr, rows)
+
     def body(mask: Mask) -> None:
-        pieces = locate(gives_row if mask is None else gives_row & mask, 16, not loads)
-        if len(pieces) != 1 or pieces[0][0] is not decoder.shared:
+        givers = gives_row if mask is None else gives_row & mask
+        pieces = locate(givers, 16, not loads)
+        if len(pieces) != 1 or pieces[0][0] is not shared:
             raise Unsupported(f"{instr.op} outside of shared memory")
-        elements = decoder.shared.views[2]
+        elements = shared.views[2]
         index = (pieces[0][2].astype(np.int64)[:, None] >> 1) + column
-        lanes = slice(None) if mask is None else np.flatnonzero(mask)
         if loads:
+            lanes = slice(None) if mask is None else np.flatnonzero(mask)
             tiles = elements[index].reshape(-1, count, 8, 8)
             tiles = np.ascontiguousarray(tiles.swapaxes(2, 3) if trans else tiles)
             for i, array in enumerate(arrays):
                 array[lanes] = tiles[:, i].reshape(-1).view(np.uint32)
             return
-        held = np.stack([array[lanes] for array in arrays]).view(np.uint16)
-        tiles = held.reshape(count, -1, 8, 8).swapaxes(0, 1)
-        elements[index] = (tiles.swapaxes(2, 3) if trans else tiles).reshape(-1, 8)
+        elements[index] = rows(np.flatnonzero(givers)).view(np.uint16)
 
     return decoder.synced(decoder.constant(0xFFFFFFFF, np.uint32), body)
 
@@ -127,6 +133,8 @@ def mma(decoder: Decoder, instr: Instr) -> Code:
     if [len(arrays) for arrays in held] != expected:
         raise Unsupported(f"mma of this shape with other than {expected} registers")
     targets, a, b, c = held
+    if decoder.moved is not None:
+        return _mma_of_undefined(held, types, rows)
 
     def body(mask: Mask) -> None:
         left, right = along_k(a, types[1], rows), along_k(b, types[2], 1)
@@ -141,6 +149,22 @@ def mma(decoder: Decoder, instr: Instr) -> Code:
             store(target, value, mask)
 
     return decoder.synced(decoder.constant(0xFFFFFFFF, np.uint32), body)
+
+
+def _mma_of_undefined(held: list[list[Array]], types: tuple[str, ...], rows: int) -> Code:
+    """Code for undefined bits in place of values: a row of a and a column of b spoil results."""
+    targets, a, b, c = held
+    word = np.dtype(f"u{TYPE_BYTES[types[0]]}")
+
+    def code(mask: Mask) -> None:
+        left = (along_k(a, types[1], rows) != 0).any(axis=-1)
+        right = (along_k(b, types[2], 1) != 0).any(axis=-1)
+        unclear = left[:, :, None] | right[:, None] | (along_n(c, types[0], rows) != 0)
+        bits = registers(unclear.astype(word) * word.type(np.iinfo(word).max), types[0])
+        for target, value in zip(targets, bits, strict=True):
+            store(target.view(f"u{target.itemsize}"), value, mask)
+
+    return code
 
 
 def _form(instr: Instr) -> tuple[int, int, tuple[str, ...]]:

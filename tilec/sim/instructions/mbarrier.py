@@ -67,7 +67,7 @@ def mbarrier(decoder: Decoder, instr: Instr) -> Code:
 
 def shared_places(decoder: Decoder, operand: Operand, instr: Instr, width: int = 8) -> Places:
     """A function giving active lanes and the offsets of `width` bytes of shared memory each."""
-    locate = locator(decoder, operand, space_of(instr))
+    locate = locator(decoder, operand, space_of(instr), instr)
 
     def places(mask: Mask) -> tuple[Array, Array]:
         (memory, lanes, offsets), *others = locate(mask, width, True)
