@@ -64,8 +64,9 @@ def launch(function: Any, form: Form) -> list[bytes]:
     held: list[Any] = [ctypes.c_uint64(buffer.pointer) for buffer in buffers]
     addresses = [ctypes.addressof(value) for value in held]
     for tensor_map in form.maps:
-        held.append(tensor_map.encoded(buffers[tensor_map.array].pointer))
-        addresses.append(held[-1].getPtr())
+        buffer, address = tensor_map.encoded(buffers[tensor_map.array].pointer)
+        held.append(buffer)
+        addresses.append(address)
     params = (ctypes.c_void_p * len(addresses))(*addresses)
     if form.shared > device.DEFAULT_SHARED:
         attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -19,14 +20,13 @@ from tests.sim.forms.base import (
     values,
     width,
 )
-from tilec.runtime import device
 from tilec.sim import TensorMap
 
 BLOCK = 128
 SPACE = 16384
-WORDS = {"u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "s32": "INT32", "u64": "UINT64",
-         "s64": "INT64", "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64"}
-"""The driver's names of the element types."""
+TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16")
+SWIZZLES = (0, 32, 64, 128)
+"""In the order of the driver's numbers (CUtensorMapDataType, CUtensorMapSwizzle)."""
 
 
 class Map(NamedTuple):
@@ -45,26 +45,21 @@ class Map(NamedTuple):
         """For the simulator."""
         return TensorMap(arrays[self.array], *self[1:])
 
-    def encoded(self, pointer: int) -> Any:
-        """For the driver: a CUtensorMap of the array at `pointer`."""
-        cu = device.driver()
+    def encoded(self, pointer: int) -> tuple[Any, int]:
+        """For the driver: a buffer that holds the map of the array at `pointer`, and its address.
 
-        def numbers(kind: Any, items: Sequence[int]) -> list[Any]:
-            return [kind(item) for item in items]
-
-        interleave = cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
-        swizzle = f"{self.swizzle}B" if self.swizzle else "NONE"
-        fill = {"zero": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}[self.fill]
-        error, made = cu.cuTensorMapEncodeTiled(
-            getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{WORDS[self.dtype]}"),
-            len(self.shape), pointer, numbers(cu.cuuint64_t, self.shape),
-            numbers(cu.cuuint64_t, self.strides), numbers(cu.cuuint32_t, self.box),
-            numbers(cu.cuuint32_t, self.steps), interleave,
-            getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
-            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
-            getattr(cu.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{fill}"))
-        device.check(error, "cuTensorMapEncodeTiled")
-        return made
+        Without cuda-python, which does not align the 128 bytes to 64 as the driver asks.
+        """
+        held = ctypes.create_string_buffer(192)
+        at, rank = -(-ctypes.addressof(held) // 64) * 64, len(self.shape)
+        longs, words = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+        status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+            ctypes.c_void_p(at), TYPES.index(self.dtype), rank, ctypes.c_void_p(pointer),
+            longs(*self.shape), longs(*self.strides), words(*self.box), words(*self.steps), 0,
+            SWIZZLES.index(self.swizzle), 0, int(self.fill == "nan"))
+        if status:
+            raise RuntimeError(f"cuTensorMapEncodeTiled gives {status} for {self}")
+        return held, at
 
 
 START = f"""
