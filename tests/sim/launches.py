@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from benchmarks.common import load_example
 from tests.support.matmul import matmul, product
 from tests.test_dot import attention
 from tests.test_levels import atomic_kernel, poisoned, reduce_kernel, shape_kernel
+from tilec.sim import TensorMap
 
 Array = np.ndarray[Any, Any]
 
@@ -31,10 +33,18 @@ class Launch(NamedTuple):
 
     def run(self, ptx: str = "", seed: int | None = None, check: bool = False) -> list[Array]:
         """The arrays after a run of this PTX or another."""
-        mine = [a.copy() if isinstance(a, np.ndarray) else a for a in self.args]
+        mine = [fresh(a) for a in self.args]
         tilec.sim.run(ptx or self.ptx, self.kernel, mine, self.grid, self.threads,
                       shared_bytes=self.shared, seed=seed, check=check, max_steps=20_000)
-        return [a for a in mine if isinstance(a, np.ndarray)]
+        held = [a.array if isinstance(a, TensorMap) else a for a in mine]
+        return [a for a in held if isinstance(a, np.ndarray)]
+
+
+def fresh(value: Any) -> Any:
+    """An argument that a run may change."""
+    if isinstance(value, TensorMap):
+        return dataclasses.replace(value, array=value.array.copy())
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def captured(kernel: Any, args: Sequence[Any], grid: tuple[int, ...], **options: Any) -> Launch:
@@ -44,8 +54,7 @@ def captured(kernel: Any, args: Sequence[Any], grid: tuple[int, ...], **options:
 
     def run(ptx: str, name: str, arrays: list[Any], extents: tuple[int, int, int], threads: int,
             shared_bytes: int, seed: int | None) -> None:
-        held = [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
-        found.append(Launch(ptx, name, held, extents, threads, shared_bytes))
+        found.append(Launch(ptx, name, [fresh(a) for a in arrays], extents, threads, shared_bytes))
 
     with mock.patch.object(tilec.sim, "run", run):
         made.run(list(args), grid, level="ptx")
