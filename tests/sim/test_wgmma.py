@@ -327,8 +327,9 @@ def test_shared_memory_is_read_as_late_as_the_wait() -> None:
 
 
 @pytest.mark.parametrize(("body", "message"), [
-    ("{w} {c} {t} 0;", "register %d0, written since the last wgmma.fence, or before the first"),
-    ("{f} {w} {c} {t} 0; add.f32 %d2, %d2, %d2; {w} {c} {t} 0;", "register %d2, written since"),
+    ("{w} {c} {t} 0;", "register %d0, accessed since the last wgmma.fence, or before the first"),
+    ("{f} {w} {c} {t} 0; add.f32 %d2, %d2, %d2; {w} {c} {t} 0;", "register %d2, accessed since"),
+    ("{f} {w} {c} {t} 0; mov.b32 %r1, %d3; {w} {c} {t} 0;", "register %d3, accessed since"),
     ("{f} {w} {c} add.f32 %d1, %d1, %d1; {t} 0;", r"touches the accumulator %d1 of a wgmma that no "
      r"wgmma.wait_group has covered \(PTX line \d+: wgmma"),
     ("{f} {w} {c} {w} {c} {t} 1; mov.b32 %r1, %d0; {t} 0;", "touches the accumulator %d0"),

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from tilec.sim.decode import Decoder
 
 
+READS = "a bulk copy of thread {}, as its source,"
+WRITES = "a bulk copy of thread {}"
+
+
 @dataclass(slots=True, eq=False)
 class Transfer:
     """One bulk operation that `thread` issued.
@@ -68,6 +72,12 @@ class Transfers:
     def wait(self, mask: Mask, newest: int, read: bool) -> None:
         """Finish the groups of each thread but its `newest` last committed ones, or their reads."""
         waits = self.decoder.machine.full(mask)
+        checks = self.decoder.checks
+        if checks is not None:
+            for thread in {number for what, number in checks.agents.columns if what == READS}:
+                done = int(self.committed[thread]) - newest - 1
+                for what in (READS,) if read else (READS, WRITES):
+                    checks.agents.done(np.array([thread])[waits[[thread]]], what, thread, done)
         for transfer in self.pending.copy():
             if (not transfer.barriers and waits[transfer.thread]
                     and transfer.group < self.committed[transfer.thread] - newest):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tilec.sim.agents import Agents
 from tilec.sim.flow import Flat
 from tilec.sim.machine import Array
 from tilec.sim.memory import GLOBAL_BASE, SHARED_START, Space
@@ -34,6 +35,7 @@ class Checks:
         narrowest = granules(flat)
         self.shared = Shadow(self.order, decoder.shared, SHARED_START, narrowest["shared"])
         self.arena = Shadow(self.order, decoder.arena, GLOBAL_BASE, narrowest["global"])
+        self.agents = Agents(self)
 
     def reset(self) -> None:
         """A new launch."""
@@ -43,11 +45,16 @@ class Checks:
     def begin(self, cta: str) -> None:
         """A new CTA, whose shared memory is there."""
         self.order.begin(cta)
-        self.shared.resize(self.decoder.shared.size)
+        self.shared.resize(len(self.decoder.shared.bytes))
         self.arena.log = []
 
-    def watch(self, instr: Instr, data: Written | None = None) -> Watch:
-        """What looks at each access of an instruction before it happens."""
+    def watch(self, instr: Instr, data: Written | None = None) -> Watch | None:
+        """What looks at each access of an instruction before it happens.
+
+        Those of mbarriers and asynchronous stores are for sim/agents.py.
+        """
+        if instr.op == "mbarrier" or "mbarrier" in str(instr.mods):
+            return None
         order, at = self.order, self.decoder.pc
         by_memory = {id(s.space): s for s in (self.shared, self.arena)}
         atomic = instr.op in ("atom", "red") or not {*instr.mods}.isdisjoint(_STRONG)

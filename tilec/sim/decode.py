@@ -90,9 +90,8 @@ class Decoder:
         self.mbarriers = MBarriers(self)
         self.copies = Copies(self)
         self.transfers = Transfers(self)
-        self.products = Products(self, {
-            operand.name for entry in flat.entries if entry.instr and entry.instr.op == "wgmma"
-            for operand in registers(entry.instr.operands[:2])})
+        self.products = Products(self, [
+            entry.instr for entry in flat.entries if entry.instr and entry.instr.op == "wgmma"])
         self.machine.engines = [self.copies, self.transfers, self.products]
         self.unsupported: list[SimError] = []
         self.code: list[Code] = []
@@ -473,6 +472,9 @@ class Decoder:
     def warpgroups(self, body: Callable[[Mask], None]) -> Code:
         """Run `body` once all four warps of each thread's warpgroup stand at this instruction."""
         machine, pc = self.machine, self.pc
+        if self.undefined is not None and self.step is not None:
+            self.step.synced = True
+            body = self.undefined.after(self.step, body)
 
         def code(mask: Mask) -> Moves | None:
             if mask is None and pc not in machine.blocked and self.lanes % 128 == 0:

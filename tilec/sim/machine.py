@@ -325,9 +325,21 @@ class Machine:
                 finish(barrier.arrived)
             if self.order is not None and barrier.row is not None:
                 self.order.acquire(np.flatnonzero(mask), barrier.row)
-        if self.order is not None and barrier.row is not None and barrier.expected is None:
+        if (self.order is not None and barrier.row is not None and barrier.expected is None
+                and self.lanes == self.cta_lanes):
             self.order.settle(barrier.row)
         return [(at + 1, mask) for at, mask, _ in barrier.waiting]
+
+    def meet(self) -> None:
+        """All threads of each CTA have passed one of its barriers, for the order of accesses."""
+        assert self.order is not None
+        if self.lanes == self.cta_lanes:
+            self.order.full_barrier(np.flatnonzero(self.live))
+            return
+        for cta in range(self.lanes // self.cta_lanes):
+            threads = np.flatnonzero(self.live & (self.cta == cta))
+            if len(threads):
+                self.order.barrier(threads)
 
     def deadlock(self, where: Sequence[Instr | None]) -> SimError:
         """Nothing can run, but threads have not exited: say who waits where."""

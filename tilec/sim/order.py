@@ -61,6 +61,7 @@ class Order:
         self.own = self.seen.reshape(-1)[:: self.columns + 1]  # the clock of each thread
         self.own += 1
         self.fenced = np.full(self.columns, self.base, np.int32)
+        self.fences = np.zeros(self.lanes, bool)
 
     def agents(self, count: int, name: Callable[[int], str]) -> int:
         """Columns for `count` more agents, of which `name` says what they are: the first one.
@@ -86,13 +87,28 @@ class Order:
         """
         joined: Array = self.seen[threads].max(axis=0)
         if row is not None:
-            np.maximum(joined, row, out=joined)
+            np.maximum(joined, self.padded(row), out=joined)
         self.own[threads] += 1
         return joined
 
+    def relaxed(self, threads: Threads) -> Threads:
+        """Those of the threads whose relaxed arrival releases, since a fence came before it."""
+        released = threads[self.fences[threads]]
+        self.fences[threads] = False
+        return released
+
     def acquire(self, threads: Threads, row: Array) -> None:
         """What these threads do next comes after all that `row` holds."""
-        self.seen[threads] = np.maximum(self.seen[threads], row)
+        self.seen[threads] = np.maximum(self.seen[threads], self.padded(row))
+
+    def fresh(self) -> Array:
+        """A row that orders nothing."""
+        return np.full(self.columns, self.base, np.int32)
+
+    def padded(self, row: Array) -> Array:
+        """A row of before the newest agents were added, with their columns."""
+        more = self.columns - len(row)
+        return np.concatenate([row, self.fresh()[:more]]) if more else row
 
     def barrier(self, threads: Threads) -> Array:
         """Each of the threads waits for all of them; what comes before all, as a row."""
@@ -112,6 +128,7 @@ class Order:
 
     def settle(self, row: Array) -> None:
         """All live threads have acquired `row`: the reads that it holds conflict with nothing."""
+        row = self.padded(row)
         for forget in self.forgetful:
             forget(row)
 

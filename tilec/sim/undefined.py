@@ -19,7 +19,7 @@ import numpy as np
 from tilec.sim.errors import Fault
 from tilec.sim.flow import Flat, Placed, targets
 from tilec.sim.machine import Array, Code, Mask, place_of
-from tilec.sim.memory import SHARED_START, Local, Space, Window
+from tilec.sim.memory import Local, Shared, Space
 from tilec.sim.ptx import TYPE_BYTES, Instr, Operand, is_float
 
 if TYPE_CHECKING:
@@ -90,9 +90,10 @@ class Undefined:
         # A generic store may reach memory of any space, which is not followed.
         self.follows = not any(i.op == "st" and _memory(i) == "generic" for i in instrs)
         self.from_start = any(i.op == "ld" and _memory(i) == "local" for i in instrs)
-        self.shared = Window("shared", SHARED_START, 0)
+        self.shared = Shared(0, decoder.shared.ranks)
         self.local = Local(decoder.lanes, decoder.local.used)
         self.spaces: dict[str, Space] = {**decoder.spaces, "shared": self.shared,
+                                         "shared::cluster": self.shared,
                                          "local": self.local}
 
     def begin(self) -> None:

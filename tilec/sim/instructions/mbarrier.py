@@ -92,7 +92,7 @@ def _arrive(decoder: Decoder, instr: Instr) -> Code:
     places = shared_places(decoder, place, instr)
     number = decoder.src(rest[0], "u32") if rest else decoder.constant(1, np.uint32)
     expects, drop = "expect_tx" in instr.mods, instr.mods[0] == "arrive_drop"
-    complete = "noComplete" not in instr.mods
+    complete, releases = "noComplete" not in instr.mods, "relaxed" not in instr.mods
     if not rest and (expects or not complete):
         raise Unsupported("this arrival without a count")
     table = decoder.mbarriers
@@ -103,7 +103,10 @@ def _arrive(decoder: Decoder, instr: Instr) -> Code:
             before = barrier.state()
             if expects:
                 barrier.transact(int(number[lane]), lane)
-            barrier.arrive(1 if expects else int(number[lane]), lane, complete, drop)
+            order, after = decoder.machine.order, None
+            if order is not None and (releases or len(order.relaxed(np.array([lane])))):
+                after = order.release(np.array([lane]), barrier.row)
+            barrier.arrive(1 if expects else int(number[lane]), lane, complete, drop, after)
             if state is not None:
                 state[lane] = before
 
@@ -124,6 +127,7 @@ def _wait(decoder: Decoder, instr: Instr) -> Code:
     machine, pc, table = decoder.machine, decoder.pc, decoder.mbarriers
     suspends = instr.mods[0] == "try_wait"
     told = np.zeros(decoder.lanes, bool)
+    acquires = "relaxed" not in instr.mods
 
     def code(mask: Mask) -> Moves | None:
         lanes, offsets = places(mask)
@@ -134,6 +138,8 @@ def _wait(decoder: Decoder, instr: Instr) -> Code:
             barrier = table.find(at, int(mine[0]))
             done = _complete(barrier, key, parity, int(mine[0]))
             target[mine] = done
+            if done and acquires and machine.order is not None and barrier.past is not None:
+                machine.order.acquire(mine, barrier.past)
             if not done:
                 late.append((barrier, mine, key))
             told[mine] &= not done
