@@ -121,8 +121,3 @@ LAUNCHES: dict[str, Callable[[], Launch]] = {
     "big product": big_product, "attention": attention_launch, "reduction": reduction,
     "shapes": shapes, "softmax": softmax, "atomics": atomics,
 }
-
-
-@functools.cache
-def launch(name: str) -> Launch:
-    return LAUNCHES[name]()

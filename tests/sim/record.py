@@ -28,7 +28,7 @@ from tilec.runtime import device
 from tilec.target import Target
 
 BATCH = 80
-TIME_LIMIT = 30  # seconds for the forms of a batch that are left
+TIME_LIMIT = 45  # seconds for the forms of a batch that are left
 CHILDREN = 6
 
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from tests.sim.launches import LAUNCHES, launch
+from tests.sim import hopper_product, launches
+from tests.sim.launches import Launch
 from tilec.sim import SimError
 
+LAUNCHES = {**launches.LAUNCHES, "hopper": hopper_product.launch}
 SEEDS = (None, 0)
 DIFFERS = "differs"
 ORDER = r"race: it (reads|writes)|uninitialised"
 BOUNDS = "out-of-bounds"
+FLIGHT = "race|touches the accumulator"
+
+
+@functools.cache
+def launch(name: str) -> Launch:
+    return LAUNCHES[name]()
 
 
 class Mutant(NamedTuple):
@@ -85,6 +94,38 @@ ORDERING = [
     Mutant("atomics", "plain addition by one thread of each CTA", *PLAIN, 1, "race"),
 ]
 
+SPIN = r"\{{ \.reg \.pred %done; W: [^;]*\[{}\],[^}}]*\}}"
+FLIP = r"@%wrapped xor\.b32 %phase, %phase, 1;"
+STUCK, PHASE, ENDS = "deadlock", "arrivals at an mbarrier", "the CTA ends while"
+HOPPER = [Mutant("hopper", *rest) for rest in [
+    ("full wait dropped", SPIN.format("%full"), "", 0, ORDER),
+    ("empty wait dropped", SPIN.format("%empty"), "", 0, f"{ORDER}|{PHASE}"),
+    ("consumer's first phase", r"mov\.u32 %phase, 0;", "mov.u32 %phase, 1;", 0,
+     f"{ORDER}|{STUCK}"),
+    ("producer's first phase", r"mov\.u32 %phase, 1;", "mov.u32 %phase, 0;", 0, STUCK),
+    ("producer's phase never flips", FLIP, "", 0, f"{ORDER}|{PHASE}|{STUCK}"),
+    ("consumer's phase never flips", FLIP, "", 1, f"{ORDER}|{STUCK}"),
+    ("fewer bytes expected", r"\[%full\], 16384;", "[%full], 8192;", 0, f"{ORDER}|{ENDS}|bytes"),
+    ("more bytes expected", r"\[%full\], 16384;", "[%full], 24576;", 0, STUCK),
+    ("no bytes expected", r"mbarrier\.arrive\.expect_tx([^;]*), 16384;", r"mbarrier.arrive\1;", 0,
+     f"{ORDER}|bytes"),
+    ("half of the arrivals", r"\[%bars\+16\], 128;", "[%bars+16], 64;", 0, f"{ORDER}|{STUCK}"),
+    ("one arrival more", r"\[%bars\+24\], 128;", "[%bars+24], 129;", 0, STUCK),
+    ("arrival dropped", r"mbarrier\.arrive\.shared::cta\.b64 _, \[%empty\];", "", 0, STUCK),
+    ("arrival before the wait", r"(wgmma\.wait_group[^;]*;)(\s*)(mbarrier\.arrive[^;]*;)",
+     r"\3\2\1", 0, ORDER),
+    ("wgmma wait off by one", r"(wgmma\.wait_group\.sync\.aligned) 0", r"\1 1", 0, FLIGHT),
+    ("wgmma wait dropped", r"wgmma\.wait_group[^;]*;", "", 0, FLIGHT),
+    ("wgmma commit dropped", r"wgmma\.commit_group[^;]*;", "", 0, FLIGHT),
+    ("wgmma fence dropped", r"wgmma\.fence[^;]*;", "", 0, r"since the last wgmma\.fence"),
+    ("proxy fence dropped", r"fence\.proxy\.async[^;]*;", "", 0, r"missing fence\.proxy\.async"),
+    ("barrier before the store dropped", r"bar\.sync 1, 128;", "", 0, ORDER),
+    ("barrier for fewer threads", r"bar\.sync 1, 128;", "bar.sync 1, 96;", 0, "a barrier for 96"),
+    ("barrier after the initialisation dropped", r"bar\.sync 0;", "", 0, "race: it uses the mbar"),
+    ("an mbarrier not initialised", r"@%first mbarrier\.init[^;]*;", "", 1, "never initialised"),
+    ("slots overlap", r"%b, %a, 16384", "%b, %a, 8192", 0, ORDER),
+]]
+
 VALUES = [
     Mutant(PRODUCTS[0], "registers of a swapped", A_REGISTERS, r"\1\3, \2"),
     Mutant(PRODUCTS[1], "registers of b swapped", B_REGISTERS, r"\1\3, \2", 2),
@@ -139,10 +180,28 @@ VALUES = [
     Mutant("softmax", "partial sums of the maxima", r"\[smem\+16\]", "[smem]"),
     Mutant("atomics", "exchange for addition", r"(atom\S+)add\.u32", r"\1exch.b32"),
     Mutant("atomics", "predicate dropped", r"@%p\d+( atom)", r"\1", 1),
+    *[Mutant("hopper", *rest) for rest in [
+        ("stride of a descriptor", "0x4000004000010000", "0x4000002000010000"),
+        ("swizzle of a descriptor", "0x4000004000010000", "0x8000004000010000"),
+        ("base offset of a descriptor", "0x4000004000010000", "0x4002004000010000"),
+        ("step of a descriptor", r"%left, %left, 2;", "%left, %left, 4;", 1),
+        ("start of a descriptor", r"%right, %left, 1024", "%right, %left, 1023"),
+        ("operands exchanged", r"%left, %right, %adds", "%right, %left, %adds"),
+        ("b transposed", r"%adds, 1, 1, 0, 0", "%adds, 1, 1, 0, 1", 2),
+        ("sign of a", r"%adds, 1, 1, 0, 0", "%adds, -1, 1, 0, 0", 3),
+        ("registers of the sum swapped", r"(wgmma\.mma\S* \{)(%f0), (%f1)", r"\1\3, \2"),
+        ("coordinates exchanged", r"\{%x, 0\}", "{0, %x}", 1),
+        ("step of the coordinates", r"shl\.b32 %x, %k, 6", "shl.b32 %x, %k, 5"),
+    ]],
+]
+# Only where a copy may come late does it matter that nobody waits for it.
+LATE_ONLY = [
+    Mutant("hopper", "bulk wait dropped", r"@%lead cp\.async\.bulk\.wait_group 0;", "", 0, ENDS),
+    Mutant("hopper", "bulk commit dropped", r"@%lead cp\.async\.bulk\.commit_group;", "", 0, ENDS),
 ]
 
 
-@pytest.mark.parametrize("mutant", ORDERING, ids=str)
+@pytest.mark.parametrize("mutant", ORDERING + HOPPER, ids=str)
 def test_faults_of_order_are_reported(mutant: Mutant) -> None:
     text = mutant.text()
     for seed in SEEDS:
@@ -161,6 +220,12 @@ def test_faults_of_value_are_caught(mutant: Mutant) -> None:
         held.run(text, check=True)
 
 
+@pytest.mark.parametrize("mutant", LATE_ONLY, ids=str)
+def test_operations_that_outlive_the_cta(mutant: Mutant) -> None:
+    with pytest.raises(SimError, match=mutant.expected):
+        launch(mutant.launch).run(mutant.text())
+
+
 def differs(got: list[np.ndarray], want: list[np.ndarray]) -> bool:
     return any(a.tobytes() != b.tobytes() for a, b in zip(got, want, strict=True))
 
@@ -174,5 +239,5 @@ def test_no_false_alarm(name: str) -> None:
 
 
 def test_there_are_enough() -> None:
-    names = [str(mutant) for mutant in ORDERING + VALUES]
+    names = [str(mutant) for mutant in ORDERING + HOPPER + VALUES + LATE_ONLY]
     assert len(set(names)) == len(names) >= 40
