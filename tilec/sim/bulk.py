@@ -56,11 +56,13 @@ class Transfers:
         """Forget the previous CTA."""
         self.committed = np.zeros(self.decoder.lanes, np.int64)  # bulk groups, by thread
         self.pending: list[Transfer] = []
+        self.unread: list[Transfer] = []  # of bulk groups: nobody has waited for what they read
 
     def issue(self, transfer: Transfer) -> None:
         """A transfer that begins."""
         if not transfer.barriers:
             transfer.group = int(self.committed[transfer.thread])
+            self.unread.append(transfer)
         self.pending.append(transfer)
         if self.decoder.machine.seeded:
             self.drift()
@@ -78,9 +80,14 @@ class Transfers:
                 done = int(self.committed[thread]) - newest - 1
                 for what in (READS,) if read else (READS, WRITES):
                     checks.agents.done(np.array([thread])[waits[[thread]]], what, thread, done)
+
+        def covered(transfer: Transfer) -> bool:
+            return bool(waits[transfer.thread]
+                        and transfer.group < self.committed[transfer.thread] - newest)
+
+        self.unread = [transfer for transfer in self.unread if not covered(transfer)]
         for transfer in self.pending.copy():
-            if (not transfer.barriers and waits[transfer.thread]
-                    and transfer.group < self.committed[transfer.thread] - newest):
+            if not transfer.barriers and covered(transfer):
                 self.advance(transfer, read)
 
     def advance(self, transfer: Transfer, read: bool = False) -> None:
@@ -123,9 +130,9 @@ class Transfers:
 
         Raises SimError where its shared memory is still being read or written.
         """
+        for transfer in (*self.unread, *(t for t in self.pending if t.barriers)):
+            raise self.decoder.machine.located(Fault(
+                "the CTA ends while this operation may still use its shared memory: wait for it "
+                "first", transfer.thread), transfer.instr)
         for transfer in self.pending.copy():
-            if transfer.data is None:
-                raise self.decoder.machine.located(Fault(
-                    "the CTA ends while this operation may still use its shared memory: wait for "
-                    "it first", transfer.thread), transfer.instr)
             self.advance(transfer)

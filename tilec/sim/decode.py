@@ -18,6 +18,7 @@ from tilec.sim.banks import OnShared
 from tilec.sim.bulk import Transfers
 from tilec.sim.checks import Checks, Watch, Written
 from tilec.sim.copies import Copies
+from tilec.sim.counters import Counters
 from tilec.sim.errors import SimError, Unsupported
 from tilec.sim.machine import Array, Code, Machine, Mask, Moves, positioned
 from tilec.sim.mbarrier import MBarriers
@@ -56,10 +57,12 @@ def numpy_type(ty: str) -> Any:
 class Decoder:
     """A kernel decoded for CTAs of `threads` threads; `code[i]` belongs to `where[i]`.
 
-    With `check` its accesses are checked against each other (see sim/checks.py).
+    With `check` its accesses are checked against each other (see sim/checks.py), with `count` they
+    are counted (see sim/counters.py).
     """
 
-    def __init__(self, module: Module, kernel: Kernel, threads: int, check: bool = False) -> None:
+    def __init__(self, module: Module, kernel: Kernel, threads: int, check: bool = False,
+                 count: bool = False) -> None:
         self.module = module
         self.kernel = kernel
         self.machine = Machine(threads, math.prod(kernel.cluster))
@@ -98,6 +101,7 @@ class Decoder:
         self.where: list[Instr | None] = []
         self.checks = Checks(self, flat) if check else None
         self.undefined = Undefined(self, flat) if check else None
+        self.counters = Counters(self.machine, self.where) if count else None
         self.named: list[Register] = []
         self.assigned: list[Register] = []
         self.moved: set[int] | None = None  # while a twin is decoded: the operands that it moves
@@ -409,13 +413,22 @@ class Decoder:
             code = self.guarded(code, instr)
         if instr.guard is not None and self.undefined is not None and step is not None:
             code = self.undefined.guarded(step, code)
-        return code
+        return code if self.counters is None else self.counters.counted(self.pc, code)
 
     def watch(self, instr: Instr, data: Written | None = None) -> Watch | None:
         """What must see every access of the present instruction, which writes `data`."""
-        if self.checks is None or self.moved is not None:
+        if self.moved is not None:
             return None
-        return self.checks.watch(instr, data)
+        checks = None if self.checks is None else self.checks.watch(instr, data)
+        counts = None if self.counters is None else self.counters.watch(instr, self.pc)
+        if checks is None or counts is None:
+            return checks or counts
+
+        def both(memory: Space, threads: Array, offsets: Array, width: int, writes: bool) -> None:
+            checks(memory, threads, offsets, width, writes)
+            counts(memory, threads, offsets, width, writes)
+
+        return both
 
     def here(self) -> tuple[Any, ...]:
         """The instruction that is being decoded."""

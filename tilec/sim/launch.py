@@ -12,6 +12,7 @@ import numpy as np
 
 from tilec.sim import instructions  # noqa: F401  (its modules register the rules)
 from tilec.sim.banks import OnShared
+from tilec.sim.counters import Counts
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import SimError
 from tilec.sim.memory import GLOBAL_BASE, Allocation, host_bytes, place
@@ -27,7 +28,7 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
         block: int | None = None, shared_bytes: int = 0, seed: int | None = None,
         max_steps: int = MAX_STEPS, on_print: Callable[[str], None] | None = None,
         names: Sequence[str] = (), on_shared: OnShared | None = None,
-        check: bool = False) -> None:
+        check: bool = False, count: bool = False) -> Counts | None:
     """Run one kernel over `grid`, changing array arguments in place.
 
     `args` holds numpy arrays for pointers (contiguous or views: the kernel gets the address of the
@@ -39,7 +40,7 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
     `on_print` gets the text of each printf; `names` are what messages call the arguments.
     `on_shared` gets the wavefronts of every ld, st, ldmatrix, stmatrix and cp.async that reaches
     shared memory (see sim/banks.py). `check` reports races and uses of uninitialised values, too
-    (docs/simulator.md).
+    (docs/simulator.md). With `count` what it cost is returned.
     Module variables start from their initial values in every run; when it fails, array arguments
     keep what they held before.
     Raises SimError for a bad argument, for PTX that cannot be read, and for what a GPU would not
@@ -58,10 +59,10 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
         raise SimError(f"kernel '{kernel}' asks for clusters of {entry.cluster} CTAs: 16 at most")
     with np.errstate(all="ignore"):
         # Kept with the module, so that repeated launches decode once.
-        key = (kernel, threads, check)
+        key = (kernel, threads, check, count)
         decoder = module.decoded.get(key)
         if decoder is None:
-            decoder = module.decoded[key] = Decoder(module, entry, threads, check)
+            decoder = module.decoded[key] = Decoder(module, entry, threads, check, count)
         decoder.on_print = on_print or functools.partial(print, end="")
         decoder.on_shared = on_shared
         allocations = _bind(decoder, entry, args, names)
@@ -70,6 +71,7 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
             _write_back(decoder, allocations)
         finally:
             decoder.arena.resize(0)  # the decoded kernel is kept; a copy of its data need not be
+    return None if decoder.counters is None else decoder.counters.report(kernel)
 
 
 def unsupported(ptx: str | Module) -> list[SimError]:
@@ -191,6 +193,8 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
     _set_thread_ids(decoder, shape, grid, shared_bytes)
     if decoder.checks is not None:
         decoder.checks.reset()
+    if decoder.counters is not None:
+        decoder.counters.reset()
     clusters = list(itertools.product(*(range(count // size) for count, size in zip(
         reversed(grid), reversed(kernel.cluster), strict=True))))
     if seed is not None:

@@ -392,7 +392,9 @@ def place_of(instr: Instr | None) -> str:
     if instr is None:
         return "end of the kernel"
     source = f"{instr.loc.file}:{instr.loc.line}, " if instr.loc else ""
-    return f"{source}PTX line {instr.line}: {' '.join(instr.text.split())}"
+    text = " ".join(instr.text.split())
+    short = text if len(text) < 100 else f"{text[:60]} ... {text[-30:]}"
+    return f"{source}PTX line {instr.line}: {short}"
 
 
 def positioned(message: str, instr: Instr | None) -> SimError:
