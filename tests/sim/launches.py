@@ -53,7 +53,7 @@ def captured(kernel: Any, args: Sequence[Any], grid: tuple[int, ...], **options:
     found: list[Launch] = []
 
     def run(ptx: str, name: str, arrays: list[Any], extents: tuple[int, int, int], threads: int,
-            shared_bytes: int, seed: int | None) -> None:
+            shared_bytes: int, **options: Any) -> None:
         found.append(Launch(ptx, name, [fresh(a) for a in arrays], extents, threads, shared_bytes))
 
     with mock.patch.object(tilec.sim, "run", run):
