@@ -122,6 +122,8 @@ HOPPER = [Mutant("hopper", *rest) for rest in [
     ("barrier before the store dropped", r"bar\.sync 1, 128;", "", 0, ORDER),
     ("barrier for fewer threads", r"bar\.sync 1, 128;", "bar.sync 1, 96;", 0, "a barrier for 96"),
     ("barrier after the initialisation dropped", r"bar\.sync 0;", "", 0, "race: it uses the mbar"),
+    ("fence of the initialisation dropped", r"@%first fence\.mbarrier_init[^;]*;", "", 0,
+     "missing fence.mbarrier_init"),
     ("an mbarrier not initialised", r"@%first mbarrier\.init[^;]*;", "", 1, "never initialised"),
     ("slots overlap", r"%b, %a, 16384", "%b, %a, 8192", 0, ORDER),
 ]]
