@@ -65,6 +65,7 @@ class Order:
         self.own = self.seen.reshape(-1)[:: self.columns + 1]  # the clock of each thread
         self.own += 1
         self.fenced = np.full(self.columns, self.base, np.int32)
+        self.announced = self.fenced.copy()
         self.fences = np.zeros(self.lanes, bool)
 
     def agents(self, count: int, name: Callable[[int], str]) -> int:
@@ -80,6 +81,7 @@ class Order:
             self.seen = np.concatenate([self.seen, more], axis=1)
             self.own = self.seen.reshape(-1)[:: self.columns + 1][: self.lanes]
             self.fenced = np.concatenate([self.fenced, more[0]])
+            self.announced = np.concatenate([self.announced, more[0]])
         return first
 
     # What orders
@@ -143,6 +145,11 @@ class Order:
     def fence_proxy(self, threads: Threads) -> None:
         """fence.proxy.async: what the threads know of the generic proxy, the async proxy sees."""
         self.fenced = self.release(threads, self.fenced)
+        self.fence_inits(threads)
+
+    def fence_inits(self, threads: Threads) -> None:
+        """fence.mbarrier_init: mbarriers whose initialisation the threads know, it sees too."""
+        self.announced = self.release(threads, self.announced)
 
     def atomic(self, threads: Threads, places: list[tuple[str, int]], acquires: bool,
                releases: bool) -> None:

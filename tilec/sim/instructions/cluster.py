@@ -40,16 +40,21 @@ def hint(decoder: Decoder, instr: Instr) -> Code:
     if not re.fullmatch(_HINTS[instr.op], text):
         raise Unsupported(f"{instr.op}.{text}")
     machine = decoder.machine
-    proxy = text.startswith("proxy.async")
+    proxy, inits = text.startswith("proxy.async"), text.startswith("mbarrier_init")
     releases = instr.op in ("fence", "membar") and not text.startswith(("proxy", "acquire"))
     if not (proxy or releases):
         return lambda mask: None
 
     def fence(mask: Mask) -> None:
         order = machine.order
-        if order is not None and proxy:
-            order.fence_proxy(np.flatnonzero(machine.full(mask) & machine.live))
-        elif order is not None:
+        if order is None:
+            return
+        threads = np.flatnonzero(machine.full(mask) & machine.live)
+        if proxy:
+            order.fence_proxy(threads)
+        elif inits:
+            order.fence_inits(threads)
+        if releases:
             order.fences |= machine.full(mask)
 
     return fence
