@@ -23,6 +23,7 @@ PIECES = {
     "init": "@%first mbarrier.init.shared.b64 [%bar+8], 1;"
             "@%first mbarrier.init.shared.b64 [%bar+16], 1;"
             "@%first mbarrier.init.shared.b64 [%bar+24], 1;",
+    "announce": "@%first fence.mbarrier_init.release.cluster;",
     "meet": "bar.sync 0;",
     "slot": "and.b32 %slot, %k, 1; shr.u32 %phase, %k, 1; and.b32 %phase, %phase, 1;"
             "xor.b32 %other, %phase, 1; mad.lo.u32 %full, %slot, 8, %bar;"
@@ -58,7 +59,7 @@ BODY = f"""
     mov.b64 %bmap, p2; cvta.param.u64 %bmap, %bmap; mov.b64 %cmap, p3;
     cvta.param.u64 %cmap, %cmap; mov.u32 %zero, 0; mov.u32 %k, 0;
     mov.b64 %high, 0x4000004000010000; add.u32 %r9, %tile, 32768;
-    {{init}}
+    {{init}} {{announce}}
     {{meet}}
     setp.ge.u32 %p1, %t, 128; @!%p1 bra MULTIPLY; setp.ne.u32 %p2, %t, 128; @%p2 bra END;
 LOAD:
@@ -129,6 +130,8 @@ FAULTS: dict[str, tuple[dict[str, str], str]] = {
     "a release too many": ({"release": PIECES["release"] * 2}, "arrivals at an mbarrier that lacks "
                            "0|race: it writes|deadlock"),
     "no release": ({"release": ""}, "deadlock(.*\n)+.*mbarrier 0x41[08] is in phase 0"),
+    "no fence after the initialisation": ({"announce": ""}, "missing fence.mbarrier_init: the async"
+                                          r" proxy signals the mbarrier at 0x408, which thread 0"),
     "no barrier after the initialisation": (
         {"meet": ""}, "race: it uses the mbarrier|was never initialised"),
     "no fence of registers": ({"fence": ""}, "accessed since the last wgmma.fence"),

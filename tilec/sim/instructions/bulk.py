@@ -20,7 +20,6 @@ from tilec.sim.instructions.loadstore import address
 from tilec.sim.machine import Array, Code, Mask
 from tilec.sim.mbarrier import MBarrier
 from tilec.sim.memory import GLOBAL_BASE, PARAM_WINDOW, Space
-from tilec.sim.order import thread_name
 from tilec.sim.ptx import TYPE_BYTES, Instr, Operand
 from tilec.sim.tensormap import MAP_BYTES, Box, handle_number
 
@@ -100,9 +99,9 @@ def _touch(decoder: Decoder, pc: int, transfer: Transfer, source: Pieces,
     group = int(decoder.transfers.committed[lane])
     for barrier in transfer.barriers:
         if checks.order.announced[barrier.born[0]] < barrier.born[1]:
+            first = decoder.machine.thread_name(barrier.born[0])
             raise Fault(f"missing fence.mbarrier_init: the async proxy signals the mbarrier at "
-                        f"{barrier.address:#x}, which {thread_name(barrier.born[0])} initialises",
-                        lane)
+                        f"{barrier.address:#x}, which {first} initialises", lane)
     ends = [barrier.epoch for barrier in transfer.barriers]
     read = ends[0] if ends else (agents.column(READS, lane), group)
     agents.touch(pc, *source, who, read, False)
