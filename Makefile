@@ -37,6 +37,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.memory_bound
 	$(BIN)/python -m benchmarks.matmul
 	$(BIN)/python -m benchmarks.interpreter
+	$(BIN)/python -m benchmarks.simulator
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -253,7 +253,9 @@ def test_shared_memory() -> None:
     clean(SHARED + "ld.shared.b32 %r1, [%s];" + COPY + "cp.async.wait_all; ld.shared.b32 %r1, [%s];"
           + OUT)
     fails(SHARED + "and.b32 %r3, %t, 7; mad.lo.u32 %s, %r3, 16, %s0;"
-          "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%s];" + OUT, "uninitialised", block=32)
+          "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%s];" + OUT, "unin", block=32)
+    fails(SHARED + "atom.shared.add.u32 %r1, [%s], 1;", r"uses shared address 0x\w+, .*uninitial")
+    clean(SHARED + "st.shared.b32 [%s], 0; red.shared.add.u32 [%s], 1;")
     # Every CTA begins anew.
     fails(SHARED + "setp.eq.u32 %p1, %c, 0; @%p1 st.shared.b32 [%s], 1; ld.shared.b32 %r1, [%s];"
           + OUT, r"CTA \(1, 0, 0\)", grid=2)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tilec.sim.agents import Agents
+from tilec.sim.errors import Fault
 from tilec.sim.flow import Flat
 from tilec.sim.machine import Array
 from tilec.sim.memory import GLOBAL_BASE, SHARED_START, Space
-from tilec.sim.order import Order, spread
+from tilec.sim.order import Access, Order, spread
 from tilec.sim.ptx import TYPE_BYTES, Instr
 from tilec.sim.races import Shadow
 
@@ -74,6 +77,8 @@ class Checks:
                 clock = order.base + 1 + copies.committed[threads]
             access = spread(order, shadow.granule, threads, offsets, width, at, agent, clock,
                             atomic=atomic)
+            if instr.op in ("atom", "red") and shadow is self.shared:
+                self.demand_written(access)
             if not writes:
                 if not shadow.load(access).all() and shadow is self.shared:
                     undefined.wake()
@@ -88,6 +93,14 @@ class Checks:
                              releases)
 
         return see
+
+    def demand_written(self, access: Access) -> None:
+        """Fault where shared memory that an access needs was never written."""
+        bad = self.shared.written[access.granule] == 0
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise Fault(f"uses {self.shared.where(access, at)}, which is uninitialised",
+                        int(access.threads[at]))
 
     def wait(self, threads: Array, newest: Array) -> None:
         """Threads wait for their cp.async groups up to number `newest`, an entry a lane."""

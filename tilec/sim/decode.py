@@ -22,35 +22,17 @@ from tilec.sim.counters import Counters
 from tilec.sim.errors import SimError, Unsupported
 from tilec.sim.machine import Array, Code, Machine, Mask, Moves, positioned
 from tilec.sim.mbarrier import MBarriers
-from tilec.sim.memory import (
-    RANK_BITS,
-    Global,
-    Local,
-    Shared,
-    Space,
-    Window,
-)
+from tilec.sim.memory import RANK_BITS, Global, Local, Shared, Space, Window
 from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable
 from tilec.sim.rules import rule_of
 from tilec.sim.specials import special_registers
 from tilec.sim.tensormap import Box
 from tilec.sim.undefined import Register, Step, Undefined
 from tilec.sim.variables import Variables
+from tilec.sim.views import INT, UINT, as_type, numpy_type
 from tilec.sim.wgmma import Products, registers
 
-_UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_INT = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
-_VALUES = {"pred": np.bool_, "f32": np.float32, "f64": np.float64}
 _POOL = 128  # registers of a pool
-
-
-def numpy_type(ty: str) -> Any:
-    """The numpy type of a view: floats narrower than 32 bits and packed values stay raw bits."""
-    if ty in _VALUES:
-        return _VALUES[ty]
-    if ty not in TYPE_BYTES or ty == "b128":
-        raise Unsupported(f"operands of type .{ty}")
-    return (_INT if ty[0] == "s" and "x" not in ty else _UINT)[TYPE_BYTES[ty]]
 
 
 class Decoder:
@@ -127,7 +109,7 @@ class Decoder:
         if array is None:
             if found[1] == "b128":
                 raise Unsupported("128-bit registers")
-            kind = np.bool_ if found[1] == "pred" else _UINT[TYPE_BYTES[found[1]]]
+            kind = np.bool_ if found[1] == "pred" else UINT[TYPE_BYTES[found[1]]]
             array = self.registers[key] = self.allocate(kind)
         return array
 
@@ -185,7 +167,7 @@ class Decoder:
                 return self.constant(bool(operand.value), kind)
             size = np.dtype(kind).itemsize
             value = operand.value & ((1 << 8 * size) - 1)
-            return self.constant(value, _UINT[size]).view(kind)
+            return self.constant(value, UINT[size]).view(kind)
         if operand.kind in ("f32", "f64", "float"):
             return self.float_constant(operand, ty)
         raise Unsupported(f"a {operand.kind} operand where a {ty} value is expected")
@@ -193,7 +175,7 @@ class Decoder:
     def float_constant(self, operand: Operand, ty: str) -> Array:
         """0f, 0d and decimal constants: as bits for a type of their size, else by value."""
         size = {"f32": 4, "f64": 8}.get(operand.kind, 0)
-        bits = self.constant(operand.value, _UINT[size or 8])
+        bits = self.constant(operand.value, UINT[size or 8])
         if TYPE_BYTES[ty] == size:
             return bits.view(numpy_type(ty))
         if ty in ("f32", "f64"):
@@ -218,7 +200,7 @@ class Decoder:
         if array is None:
             raise Unsupported(f"a destination that is no declared register: '{operand.name}'")
         if array.dtype.itemsize > np.dtype(kind).itemsize:
-            return array.view((_INT if np.dtype(kind).kind == "i" else _UINT)[array.itemsize])
+            return array.view((INT if np.dtype(kind).kind == "i" else UINT)[array.itemsize])
         return as_type(array, kind)
 
     def moved_source(self, operand: Operand, ty: str) -> Array:
@@ -439,20 +421,6 @@ class Decoder:
         """The guard predicate of an instruction."""
         assert instr.guard is not None
         return self.pred(Operand("reg", instr.guard, negated=instr.guard_negated))
-
-
-def as_type(array: Array, kind: Any) -> Array:
-    """A register as a view of `kind`: same size reinterpreted, wider ones by their low bytes."""
-    size = np.dtype(kind).itemsize
-    if array.dtype == np.bool_ or kind is np.bool_:
-        if array.dtype != kind:
-            raise Unsupported("a predicate register mixed with a value")
-        return array
-    if array.dtype.itemsize == size:
-        return array.view(kind)
-    if array.dtype.itemsize < size:
-        raise Unsupported("a register narrower than the instruction's type")
-    return array.view(kind)[:: array.dtype.itemsize // size]
 
 
 def _jump(target: int) -> Code:
