@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import zlib
 from collections import Counter
@@ -21,6 +22,7 @@ from tilec.codegen.cubin import link, sass, sass_counts
 
 BLOCKS = [(32, 64, 32), (16, 8, 32), (48, 80, 16), (96, 24, 16), (16, 160, 16), (17, 19, 21)]
 MORE_BLOCKS = [(16, 16, 16), (64, 32, 16), (16, 24, 48), (64, 16, 64), (192, 16, 16), (64, 64, 32)]
+ALL_BLOCKS = [(32, 16, 32), (48, 24, 32), (20, 13, 7)]  # powers of two, odd multiples of them, odd
 FACTORS: dict[str, list[Any]] = {
     "kind": list(KINDS), "block": BLOCKS, "num_warps": [1, 2, 4, 8, 16],
     "num_stages": [1, 2, 3, 4], "a": WAYS, "b": WAYS, "edges": list(EDGES), "steps": [1, 2, 5],
@@ -68,6 +70,21 @@ def test_triples(kind: str, num_warps: int) -> None:
                 check(config)
             except tilec.OutOfResources:
                 check(config | {"num_stages": 1})
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_warps", FACTORS["num_warps"])
+@pytest.mark.parametrize("num_stages", FACTORS["num_stages"])
+def test_all(kind: str, num_warps: int, num_stages: int) -> None:
+    """Every combination with transposed operands, ragged edges, odd extents; the other factors
+    take turns."""
+    turns = itertools.count(num_warps + num_stages)
+    for block, a, b, edges in itertools.product(ALL_BLOCKS, WAYS[::2], WAYS[::2], EDGES):
+        turn = next(turns)
+        check({"kind": kind, "block": block, "num_warps": num_warps, "num_stages": num_stages,
+               "a": a, "b": b, "edges": edges, "steps": FACTORS["steps"][turn % 3],
+               "target": FACTORS["target"][turn % 5]})
 
 
 # -- the PTX of one product ----------------------------------------------------------------------

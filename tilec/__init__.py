@@ -16,6 +16,8 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "JITFunction": ("tilec.runtime.jit", "JITFunction"),
     "compile": ("tilec.runtime.aot", "compile"),
     "CompiledKernel": ("tilec.runtime.kernel", "CompiledKernel"),
+    "load": ("tilec.runtime.text", "load"),
+    "TensorDescriptor": ("tilec.runtime.tensor_map", "TensorDescriptor"),
     "cdiv": ("tilec.runtime.aot", "cdiv"),
     "next_power_of_2": ("tilec.runtime.aot", "next_power_of_2"),
     **{name: ("tilec.runtime.tuner", name) for name in ("autotune", "Config")},
@@ -61,5 +63,7 @@ if TYPE_CHECKING:
     from tilec.runtime.jit import JITFunction as JITFunction
     from tilec.runtime.jit import jit as jit
     from tilec.runtime.kernel import CompiledKernel as CompiledKernel
+    from tilec.runtime.tensor_map import TensorDescriptor as TensorDescriptor
+    from tilec.runtime.text import load as load
     from tilec.runtime.tuner import Config as Config
     from tilec.runtime.tuner import autotune as autotune

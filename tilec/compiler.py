@@ -41,6 +41,7 @@ from tilec.passes.coalesce import Coalesce
 from tilec.passes.combine import Combine
 from tilec.passes.cse import Cse
 from tilec.passes.dce import Dce
+from tilec.passes.flatten import Flatten
 from tilec.passes.form_fma import FormFma
 from tilec.passes.insert_barriers import InsertBarriers
 from tilec.passes.licm import Licm
@@ -70,6 +71,7 @@ PIPELINE: tuple[Step, ...] = (
     Step("tile", FormFma(), "once, before any scheduling, so that numerics do not depend on it"),
     Step("tile", Cse(), "after the rewrites above have made equal things look equal"),
     Step("tile", Licm(), "after cse: one copy to hoist"),
+    Step("tile", Flatten(), "after licm: what is computed in every round is what must be"),
     Step("tile", Unroll(), "after licm: hoisted work is not copied"),
     Step("tile", Canonicalize(), "folds what unrolling made constant"),
     Step("tile", Dce(), "last at this level: layouts are worked out for what is left"),
@@ -325,6 +327,19 @@ def stages(module: Module | str, target: Target, *, start: int = 0, stop_at: str
     for i in range(max(start, n) + 1, last + 1):
         content = _below(stage_level(i), content, target, keep, edited)
         yield made(i, content)
+
+
+def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Compiled:
+    """Take a module of any level, in place, through the passes below that level and down to
+    `stop_at`. Raises what `compile_module` does."""
+    made = Compiled(target, Options(), symbol(module.funcs[0].name))
+    start = max(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
+    try:
+        for _ in stages(module, target, start=start, stop_at=stop_at, keep=made):
+            pass
+    except PassFailure as e:
+        raise InternalError(str(e), None, "this is a bug in tilec") from e
+    return made
 
 
 def _below(level: str, content: Module | str | bytes, target: Target, keep: Compiled | None,

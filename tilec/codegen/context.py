@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tilec.codegen.emit import SHARED, DebugInfo, Emit, Reg, llvm_element
+from tilec.codegen.shuffle import from_lane
 from tilec.codegen.values import Tile, full, uniform, whole
 from tilec.ir.axis import AxisAnalysis
 from tilec.ir.core import Block, Func, Op, Value
@@ -37,6 +38,7 @@ class CodeGen:
         self.axis = AxisAnalysis(func)
         self.debug = DebugInfo(func.name, func.loc)
         self.env: dict[Value, Reg | Tile] = {}
+        self.elects = False  # in a region that a whole warp enters for one of its threads
 
     # ---- values
     def scalar(self, value: Value) -> Reg:
@@ -83,6 +85,16 @@ class CodeGen:
     def thread(self) -> Reg:
         """The thread's index in the CTA."""
         return self.special("tid.x")
+
+    def warp(self) -> Reg:
+        """The warp's index in the CTA, known to be the same in all its lanes."""
+        e = self.e
+        return e.once("warp", lambda: from_lane(e, e.const(0, "i32"),
+                                                e.int_op("lshr", self.thread(), 5)))
+
+    def warpgroup(self) -> Reg:
+        """The index of the warp's group of four."""
+        return self.e.once("warpgroup", lambda: self.e.int_op("lshr", self.warp(), 2))
 
     def special(self, name: str) -> Reg:
         """A special register of PTX."""

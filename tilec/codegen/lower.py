@@ -13,18 +13,22 @@ from tilec.codegen import (  # noqa: F401  (their rules)
     debug,
     dot,
     elementwise,
+    hopper,
     mathfns,
     mathfns64,
     memory,
     reduce,
     shape,
     shared,
+    wgmma,
 )
 from tilec.codegen.context import SMEM, CodeGen, lower
 from tilec.codegen.emit import Reg, llvm_element
 from tilec.codegen.explain import explain
 from tilec.errors import CompilationError
 from tilec.ir.core import UNKNOWN, Func, Module, Value
+from tilec.ir.descriptors import TENSOR_MAP_BYTES
+from tilec.ir.ops.hopper import AsyncAccess
 from tilec.ir.remarks import recorded
 from tilec.ir.types import MemDesc, Pointer, Scalar, TensorMap, Token, bf16, element_of
 from tilec.target import Target
@@ -45,7 +49,7 @@ def to_llir(module: Module, target: Target) -> LLIR:
     """LLVM IR of the module's kernel. Every tensor must have a layout and every op that needs
     scratch memory its offset. Raises CompilationError where an op has no lowering."""
     (func,) = module.funcs
-    _refuse_unlowered(func)
+    _refuse_unlowered(func, target)
     if target.sm < 80:
         _refuse_bf16(func, target)
     cg = CodeGen(func, module.num_warps, target)
@@ -61,20 +65,19 @@ def to_llir(module: Module, target: Target) -> LLIR:
                 module.num_warps, tuple(str(a.type) for a in func.args))
 
 
-def _refuse_unlowered(func: Func) -> None:
+def _refuse_unlowered(func: Func, target: Target) -> None:
     for op in func.walk():
+        if isinstance(op, AsyncAccess) and target.name != "sm_90a":
+            raise CompilationError(f"{op.name} needs sm_90a, the target is {target}", op.loc)
         if lower.get(type(op)) is None and not op.terminator:
             raise CompilationError(f"{op.name} is not lowered yet",
                                    None if op.loc is UNKNOWN else op.loc)
-    for arg in func.args:
-        if isinstance(arg.type, TensorMap):
-            raise CompilationError(f"a tensor map, %{arg.name}, is not lowered yet", func.loc)
 
 
 def _refuse_bf16(func: Func, target: Target) -> None:
     for op in func.walk():
         for value in (*op.operands, *op.results):
-            if isinstance(value.type, MemDesc | Token):
+            if isinstance(value.type, MemDesc | TensorMap | Token):
                 continue
             element = element_of(value.type)
             if bf16 in (element, getattr(element, "pointee", None)):
@@ -93,6 +96,8 @@ def _is_bool(value: Value) -> bool:
 
 
 def _argument(cg: CodeGen, arg: Value, index: int) -> Reg:
+    if isinstance(arg.type, TensorMap):
+        return Reg(f"%p{index}", "ptr")
     if not _is_bool(arg):
         return Reg(f"%p{index}", cg.element(arg))
     byte = Reg(f"%p{index}", "i8")
@@ -102,6 +107,10 @@ def _argument(cg: CodeGen, arg: Value, index: int) -> Reg:
 def _parameters(func: Func) -> str:
     shown = []
     for i, (arg, attrs) in enumerate(zip(func.args, func.arg_attrs, strict=True)):
+        if isinstance(arg.type, TensorMap):
+            shown.append(f"ptr byval([{TENSOR_MAP_BYTES} x i8]) align 64 "
+                         f'"nvvm.grid_constant" %p{i}')
+            continue
         elem = "i8" if _is_bool(arg) else llvm_element(element_of(arg.type))
         if isinstance(arg.type, Pointer):
             elem += f" align {max(arg.type.pointee.bytes, attrs.get('divisibility', 1))}"

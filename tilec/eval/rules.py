@@ -8,6 +8,8 @@ Memory, control flow and the grid are the interpreter's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import add
+from typing import Any
 
 import numpy as np
 
@@ -142,6 +144,12 @@ def _(op: ops.Trans, x: Array) -> Array:
     return np.transpose(x, (*range(leading), *(leading + i for i in op.order)))
 
 
+@rule(ops.ExtractSlice)
+def _(op: ops.ExtractSlice, x: Array) -> Array:
+    part: tuple[Any, ...] = (..., *map(slice, op.start, map(add, op.start, op.shape)))
+    return np.asarray(x[part])
+
+
 # -- dot --------------------------------------------------------------------------------------
 
 def round_to_tf32(x: Array) -> Array:
@@ -155,14 +163,18 @@ def round_to_tf32(x: Array) -> Array:
 def _(op: ops.Dot, a: Array, b: Array, c: Array) -> Array:
     if a.dtype == F32 and op.input_precision == "tf32":
         a, b = round_to_tf32(a), round_to_tf32(b)
+    instruction = instruction_of(op)
+    return instruction_products(a, b, c, a.shape[-1] if instruction is None else instruction.k)
+
+
+@np.errstate(all="ignore")
+def instruction_products(a: Array, b: Array, c: Array, step: int) -> Array:
+    """a @ b + c, rounded after each instruction of `step` along k, so that a dot may be cut."""
     a, b = a.astype(F64), b.astype(F64)
     if not is_float(c.dtype):
         # Sums of 8-bit products stay below 2^53, so f64 holds them exactly before they wrap.
         return np.asarray(np.matmul(a, b).astype(np.int64).astype(c.dtype) + c)
-    # Rounded after each instruction, so that a dot may be cut along k.
-    instruction, extent = instruction_of(op), a.shape[-1]
-    step = extent if instruction is None else instruction.k
-    for k in range(0, extent, step):
+    for k in range(0, a.shape[-1], step):
         # Contiguous, or numpy may sum in another order.
         left, right = map(np.ascontiguousarray, (a[..., k:k + step], b[..., k:k + step, :]))
         c = cast(np.asarray(np.matmul(left, right) + c.astype(F64)), c.dtype)

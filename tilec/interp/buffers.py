@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,11 +20,13 @@ class Buffer:
     """A buffer in shared memory, one per program of the frame that made it.
 
     data: [P, stages, *tile]; unwritten elements are poison. Its bytes start at `low`, which is
-    negative before they are allocated; a stage takes `size`.
+    negative before they are allocated; a stage takes `size`. explicit: TMA or wgmma use it, so
+    that its barriers are written out.
     """
 
-    def __init__(self, home: Frame, data: Data, low: int, size: int) -> None:
-        self.home, self.low, self.size = home, low, size
+    def __init__(self, home: Frame, data: Data, low: int, size: int, explicit: bool = False
+                 ) -> None:
+        self.home, self.low, self.size, self.explicit = home, low, size, explicit
         self.array, poison = data
         assert poison is not None
         self.poison = poison
@@ -92,6 +95,7 @@ class Copy:
     """An asynchronous copy that no wait covers yet. Per program that began it: its row in the
     launch's frame, the buffer's row and stage, the group, and whether the data has landed."""
 
+    PER_PROGRAM: ClassVar[tuple[str, ...]] = ("who", "rows", "stage", "group", "data", "landed")
     op: Op
     view: View
     who: Array
@@ -110,7 +114,7 @@ class Copy:
 
     def keep(self, which: Array) -> None:
         """Forget the programs that are not marked."""
-        for name in ("who", "rows", "stage", "group", "data", "landed"):
+        for name in self.PER_PROGRAM:
             setattr(self, name, getattr(self, name)[which])
 
     def low(self) -> Array:

@@ -1,7 +1,8 @@
 """Values of a group of programs that run together, and poison.
 
 A value is a pair: an array [P or 1, *tile shape] (1: the same in all P programs) and its poison,
-a bool array that broadcasts with it, or None where nothing is poison.
+a bool array that broadcasts with it, or None where nothing is poison. (What a wgmma is still
+adding up has integers there; see `interp/hopper.py`.)
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def merge(parts: Sequence[tuple[Array, Data]], count: int) -> Data:
         array[rows] = part
     if all(poison is None for _, (_, poison) in parts):
         return array, None
-    mask = np.zeros(array.shape, bool)
+    kinds = [poison.dtype for _, (_, poison) in parts if poison is not None]
+    mask = np.zeros(array.shape, np.result_type(*kinds))
     for rows, (_, poison) in parts:
         if poison is not None:
             mask[rows] = poison

@@ -15,6 +15,7 @@ import numpy as np
 from tilec.errors import InterpreterError
 from tilec.eval.dtypes import Array
 from tilec.eval.rules import rule as eval_rules
+from tilec.interp.asynchrony import Asynchrony
 from tilec.interp.buffers import Copies, View
 from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data, Frame, union
@@ -39,7 +40,7 @@ class Machine:
 
     def __init__(self, func: Func, memory: Memory, scalars: dict[str, Any],
                  grid: tuple[int, ...], emit: Callable[[str], None],
-                 lowered: bool = False, seed: int | None = 0) -> None:
+                 lowered: bool = False, seed: int | None = 0, num_warps: int = 4) -> None:
         self.func = func
         self.memory = memory
         self.scalars = scalars
@@ -51,7 +52,9 @@ class Machine:
         self.turns: Turns | None = None
         self.shadow: Shadow | None = None
         self.seed = seed
+        self.num_warps = num_warps
         self.copies: Copies | None = None
+        self.maps: dict[Value, Array] = {}  # the tensor of each tensor map
         self.buffers: dict[Value, View] = {}
         self._plans: dict[Block, list[tuple[Op, Rule, tuple[Value, ...]]]] = {}
 
@@ -86,8 +89,12 @@ class Machine:
         frame.bind(self.func.args, arguments)
         self.shadow = Shadow(frame) if self.lowered else None
         self.copies = Copies(frame, self.seed)
+        self.asynchrony = Asynchrony(frame)
         self.buffers.clear()
         self.run_block(self.func.body, frame)
+        for use in self.asynchrony.stores.unfinished():
+            raise self.error(use.op, "the program ends, and with it its shared memory, from which "
+                             "this may still be copying", "end with a gpu.tma_store_wait")
 
     def run_block(self, block: Block, frame: Frame) -> list[Data]:
         """Run a block whose arguments are bound; the data of its terminator's operands."""

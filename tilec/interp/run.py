@@ -16,7 +16,7 @@ import numpy as np
 from tilec import knobs
 from tilec.errors import InterpreterError, LaunchError
 from tilec.eval.dtypes import BOOL, Array, dtype_of, is_float, scalar_type
-from tilec.interp import control, effects, shared  # noqa: F401  (they register the rules)
+from tilec.interp import control, effects, hopper, shared  # noqa: F401  (they register rules)
 from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data
 from tilec.interp.machine import Machine
@@ -24,6 +24,7 @@ from tilec.interp.memory import Allocation, Conflict, Memory
 from tilec.interp.waiting import Turns
 from tilec.ir import ops
 from tilec.ir.core import Func, Module, Op
+from tilec.ir.ops.hopper import TmaOp
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.origins import pointer_roots
 from tilec.ir.types import Pointer, Scalar, TensorMap, shape_of
@@ -38,8 +39,8 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
         on_print: Callable[[str], None] | None = None) -> None:
     """Run `func_name` over `grid` (1 to 3 extents), writing to the arrays in `args`.
 
-    args: numpy arrays for pointers and Python or numpy scalars, in the parameters' order or by
-    name. seed: of the order of programs and of when asynchronous copies land (default:
+    args: numpy arrays for pointers and tensor maps, and Python or numpy scalars, in the parameters'
+    order or by name. seed: of the order of programs and of when asynchronous copies land (default:
     TILEC_SEED). level: what the module's level must be, if given. program: run this one only.
     on_print: gets each printed line (default: stdout).
     Raises LaunchError for arguments that do not fit and InterpreterError for what a program does
@@ -60,7 +61,10 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
     if program is not None:
         order = np.array([_linear(program, extents)])
     emit = on_print or (lambda text: print(text, file=sys.stdout))
-    machine = Machine(func, memory, scalars, extents, emit, module.level == "lowered", seed)
+    machine = Machine(func, memory, scalars, extents, emit, module.level == "lowered", seed,
+                      module.num_warps)
+    machine.maps = {p: arrays[p.name or str(i)] for i, p in enumerate(func.args)
+                    if isinstance(p.type, TensorMap)}
     _Launch(machine, arguments).run(order)
 
 
@@ -138,9 +142,9 @@ class _Launch:
         """Allocations that ops in `body` with this effect may touch."""
         out: set[Allocation] = set()
         for op in body:
-            if not isinstance(op, MemoryOp) or effect not in op.class_effects:
+            if not isinstance(op, MemoryOp | TmaOp) or effect not in op.class_effects:
                 continue
-            roots = pointer_roots(op.ptr, self.func)
+            roots = [op.map] if isinstance(op, TmaOp) else pointer_roots(op.ptr, self.func)
             if roots is None:
                 return set(self.memory.allocations)
             out |= {self.memory.allocation_of(r.name or str(r.index)) for r in roots}
@@ -188,10 +192,9 @@ def _bind(func: Func, args: Sequence[Any] | Mapping[str, Any],
     scalars: dict[str, Any] = {}
     for name, parameter, given in zip(names, func.args, args, strict=True):
         if isinstance(parameter.type, Pointer):
-            arrays[name] = _array(name, parameter.type, given)
+            arrays[name] = _array(name, parameter.type.pointee, given)
         elif isinstance(parameter.type, TensorMap):
-            raise InterpreterError(f"argument {name} is a tensor map; the interpreter does not run "
-                                   f"kernels with tensor maps yet", func.loc)
+            arrays[name] = _tensor(name, parameter.type, given)
         else:
             assert isinstance(parameter.type, Scalar)
             scalars[name] = _scalar(name, parameter.type, given)
@@ -211,16 +214,24 @@ def _check_attributes(func: Func, memory: Memory, scalars: dict[str, Any]) -> No
                               advice="compile it for these arguments")
 
 
-def _array(name: str, t: Pointer, given: Any) -> Array:
+def _tensor(name: str, t: TensorMap, given: Any) -> Array:
+    array = _array(name, t.element, given)
+    if array.ndim != len(t.shape):
+        raise LaunchError(f"argument {name} has the shape {array.shape}, expected "
+                          f"{len(t.shape)} dimensions")
+    return array
+
+
+def _array(name: str, t: Scalar, given: Any) -> Array:
     if not isinstance(given, np.ndarray):
         raise LaunchError(f"argument {name} is {type(given).__name__}, expected a numpy array")
-    want = dtype_of(t.pointee)
+    want = dtype_of(t)
     if given.dtype != want and not (want == BOOL and given.dtype.itemsize == 1):
         try:
             have = scalar_type(given.dtype).name
         except KeyError:
             have = str(given.dtype)
-        raise LaunchError(f"argument {name} holds {have}, expected {t.pointee}")
+        raise LaunchError(f"argument {name} holds {have}, expected {t}")
     return given
 
 
@@ -242,7 +253,7 @@ def _arguments(func: Func, memory: Memory, scalars: dict[str, Any]) -> list[Data
     out: list[Data] = []
     for i, parameter in enumerate(func.args):
         name = parameter.name or str(i)
-        if isinstance(parameter.type, Pointer):
+        if isinstance(parameter.type, Pointer | TensorMap):
             out.append((np.array([memory.address[name]], np.int64), None))
         else:
             dtype = dtype_of(parameter.type)

@@ -56,10 +56,13 @@ class Shadow:
         self._pending = [a for a in self._pending if a.rows.any()]
 
     def access(self, m: Machine, frame: Frame, op: Op, low: int, high: int, writes: bool,
-               part: Array | None = None) -> None:
-        """Record an access to [low, high); InterpreterError if it is unordered with another."""
+               part: Array | None = None, explicit: bool = False) -> None:
+        """Record an access to [low, high); InterpreterError if it is unordered with another.
+        explicit: only copies under way count, barriers are written out."""
         mark = self._mark(frame, part)
         self._check_copies(m, op, low, high, writes, mark)
+        if explicit:
+            return
         for other in self._pending:
             if other.low < high and low < other.high and (writes or other.writes) and \
                     (other.rows & mark).any():
@@ -82,7 +85,7 @@ class Shadow:
                 raise m.error(
                     op, f"{op.name} {_verb(writes)} shared bytes {low} to {high}, into which "
                     f"{copy.op.name} at {place(copy.op)} may still be copying",
-                    "no gpu.async_wait in between covers the group of that copy")
+                    "no gpu.async_wait or gpu.mbarrier_wait in between covers that copy")
 
     def _note(self, op: Op, low: int, high: int, writes: bool, mark: Array) -> None:
         for other in self._pending:
@@ -109,7 +112,7 @@ def touch(m: Machine, frame: Frame, op: Op, view: View, writes: bool) -> None:
     """Note an access to a buffer, at the lowered level."""
     if m.shadow is not None:
         for low, high, part in view.bytes(frame):
-            m.shadow.access(m, frame, op, low, high, writes, part)
+            m.shadow.access(m, frame, op, low, high, writes, part, view.buffer.explicit)
 
 
 def use_scratch(m: Machine, frame: Frame, op: ScratchOp) -> None:

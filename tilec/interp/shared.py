@@ -8,6 +8,7 @@ from operator import add
 import numpy as np
 
 from tilec.eval.dtypes import dtype_of
+from tilec.interp.blame import place
 from tilec.interp.buffers import Buffer, View
 from tilec.interp.control import defined
 from tilec.interp.effects import MemoryAccess
@@ -16,7 +17,8 @@ from tilec.interp.machine import Machine, interp_rules
 from tilec.interp.memory import AccessError
 from tilec.interp.shadow import destroy_others, touch
 from tilec.ir import ops
-from tilec.ir.buffers import stage_bytes
+from tilec.ir.buffers import is_asynchronous, stage_bytes
+from tilec.ir.core import Op
 from tilec.ir.types import MemDesc, shape_of
 
 
@@ -26,7 +28,7 @@ def _(m: Machine, frame: Frame, op: ops.AllocShared) -> None:
     assert isinstance(t, MemDesc)
     shape = (len(frame), t.stages, *t.tile_shape)
     data = np.zeros(shape, dtype_of(t)), np.ones(shape, bool)
-    buffer = Buffer(frame, data, op.offset, stage_bytes(t))
+    buffer = Buffer(frame, data, op.offset, stage_bytes(t), is_asynchronous(op.result))
     m.buffers[op.result] = View(buffer, frame, np.zeros(1, np.int64), tuple(range(t.layout.rank)))
 
 
@@ -52,8 +54,8 @@ def _(m: Machine, frame: Frame, op: ops.MemdescTrans) -> None:
 def _(m: Machine, frame: Frame, op: ops.SharedStore) -> None:
     view = m.buffers[op.buffer]
     _drift(m)
-    touch(m, frame, op, view, True)
-    _destroy_others(m, frame, view)
+    begin_write(m, frame, op, view)
+    m.asynchrony.note_store(view.buffer, view.place(frame)[0])
     view.write(frame, frame.get(op.value))
 
 
@@ -74,6 +76,7 @@ def _(m: Machine, frame: Frame, op: ops.SharedLoad) -> Sequence[Data]:
 def _(m: Machine, frame: Frame, op: ops.Barrier) -> None:
     if m.shadow is not None:
         m.shadow.barrier(frame)
+    m.asynchrony.barrier(frame, whole=True)
 
 
 # -- asynchronous copies ----------------------------------------------------------------------
@@ -89,8 +92,8 @@ def _(m: Machine, frame: Frame, op: ops.AsyncCopy) -> None:
     if access.active is not None:
         array = np.where(access.active, array, np.zeros(1, array.dtype))
     _drift(m)
-    touch(m, frame, op, view, True)
-    _destroy_others(m, frame, view)
+    begin_write(m, frame, op, view)
+    m.asynchrony.note_store(view.buffer, view.place(frame)[0])
     m.copies.begin(frame, op, view, array)
 
 
@@ -114,6 +117,17 @@ def _drift(m: Machine) -> None:
     m.copies.drift()
 
 
-def _destroy_others(m: Machine, frame: Frame, view: View) -> None:
+def begin_write(m: Machine, frame: Frame, op: Op, view: View) -> None:
+    """Threads, or TMA for them, begin to write a buffer."""
+    touch(m, frame, op, view, True)
     for low, high, part in view.bytes(frame):
         destroy_others(m, frame.narrow(part), view.buffer, low, high)
+    for reads in (m.asynchrony.products, m.asynchrony.stores):
+        use = reads.of(frame, view.buffer, *view.place(frame))
+        if use is not None:
+            told = use.ended.all()
+            raise m.error(
+                op, f"{op.name} writes a buffer that {use.op.name} at {place(use.op)} "
+                f"{'has read, which other threads do not know' if told else 'may still read'}",
+                "put a barrier, or for wgmma an arrival at an mbarrier, between" if told else
+                "no wait in between covers its group")

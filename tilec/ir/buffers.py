@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from tilec.ir import ops
 from tilec.ir.axis import AxisAnalysis
-from tilec.ir.core import Value
+from tilec.ir.core import Op, Value
 from tilec.ir.f2 import log2_exact
 from tilec.ir.fragment import Fragment, SharedTile, fragment, shared_tile
 from tilec.ir.layout_base import SharedLayout
 from tilec.ir.layouts import Layout, SharedLinear, SwizzledShared
 from tilec.ir.linear import LinearLayout, from_bases
+from tilec.ir.ops.hopper import AsyncAccess
 from tilec.ir.scratch import tile_fragment
 from tilec.ir.swizzle import VectorAccess, best_route, swizzle_chunks, vector_width
 from tilec.ir.types import MemDesc, Scalar, pointee_of
@@ -31,6 +33,20 @@ def buffer_bytes(buffer: Value) -> int:
 def stage_bytes(t: MemDesc) -> int:
     """Bytes from one buffer of an array to the next."""
     return shared_tile(t.tile_shape, t.layout).num_elements * t.element.bytes
+
+
+def buffer_users(buffer: Value) -> Iterator[Op]:
+    """The ops that use a buffer, or a view of it."""
+    for user in buffer.users:
+        yield user
+        if isinstance(user, (ops.MemdescIndex, ops.MemdescTrans)):
+            yield from buffer_users(user.result)
+
+
+def is_asynchronous(buffer: Value) -> bool:
+    """Whether TMA, wgmma or mbarriers use an allocated buffer. Their waits and barriers are
+    written out in the IR, and their accesses go on after the op."""
+    return any(isinstance(user, AsyncAccess) for user in buffer_users(buffer))
 
 
 @lru_cache(maxsize=1024)

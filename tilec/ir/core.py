@@ -153,8 +153,13 @@ class Op:
     memory), "read_shared", "write_shared", "barrier", "io" (assert, print). An op without effects
     is pure. `isolated`: passes keep values from outside out of its regions. `speculatable`: may
     run, if pure, where the program would not.
+
+    stage, op_order: in a loop with num_stages, in which stage of its pipeline the op runs (-1: the
+    last, a pure op wherever its result is used), and where among the body's ops, first of all.
     """
 
+    stage: int = attr(int, -1)
+    op_order: int = attr(int, 0)
     name: ClassVar[str] = ""
     commutative: ClassVar[bool] = False
     terminator: ClassVar[bool] = False

@@ -20,9 +20,9 @@ from tilec.ir.types import Tensor, Type, element_of, scalar_of, shape_of
 ALIGN = 16
 
 
-def align_up(size: int) -> int:
-    """The next multiple of ALIGN."""
-    return -(-size // ALIGN) * ALIGN
+def align_up(size: int, align: int = ALIGN) -> int:
+    """The next multiple of `align`."""
+    return -(-size // align) * align
 
 
 def scratch_bytes(op: Op) -> int:

@@ -19,9 +19,10 @@ class range:
 
     Bounds are integers, known at compile time or not. num_stages: stages of the software
     pipeline, the kernel's option if None; loop_unroll_factor: iterations to unroll, 1 or None for
-    none; flatten: a nest of this loop and the one inside may run as one loop; disable_licm: what
-    does not change stays inside. flatten and warp_specialize have no effect yet, which a remark
-    says; disallow_acc_multi_buffer has none. All are known at compile time.
+    none; flatten: this loop and the one inside run as one, so that a pipeline goes on from one
+    iteration into the next (a remark says where that cannot be); disable_licm: what does not change
+    stays inside. warp_specialize has no effect yet, which a remark says; disallow_acc_multi_buffer
+    has none. All are known at compile time.
     """
 
     __tilec_builtin__ = CallableInKernels()
@@ -38,11 +39,9 @@ class range:
             "flatten": flag(flatten, "flatten of tl.range"),
             "disable_licm": flag(disable_licm, "disable_licm of tl.range")}
         flag(disallow_acc_multi_buffer, "disallow_acc_multi_buffer of tl.range")
-        for name, wanted in (("flatten", self.attributes["flatten"]),
-                             ("warp_specialize", flag(warp_specialize,
-                                                      "warp_specialize of tl.range"))):
-            if wanted:
-                remark(here(), "loop", f"{name}=True has no effect yet", option=name)
+        if flag(warp_specialize, "warp_specialize of tl.range"):
+            remark(here(), "loop", "warp_specialize=True has no effect yet",
+                   option="warp_specialize")
 
     def __iter__(self) -> NoReturn:
         raise error("tl.range can only be iterated over by `for` in a kernel",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilec.errors import OutOfResources
 from tilec.ir import ops
-from tilec.ir.buffers import buffer_bytes
-from tilec.ir.core import Func, Module, Op, Value
+from tilec.ir.buffers import buffer_bytes, buffer_users, is_asynchronous
+from tilec.ir.core import Func, Module, Op
+from tilec.ir.descriptors import async_alignment
 from tilec.ir.ops.base import ScratchOp
 from tilec.ir.remarks import shown
 from tilec.ir.scratch import ALIGN, align_up, scratch_bytes
@@ -28,6 +28,7 @@ class _Buffer:
     size: int
     start: int
     end: int
+    align: int = ALIGN
 
 
 class AllocateShared(Pass):
@@ -55,7 +56,14 @@ def _buffers(func: Func) -> list[_Buffer]:
     out: list[_Buffer] = []
     for op in func.walk():
         if isinstance(op, ops.AllocShared):
-            users = list(_users(op.result))
+            if is_asynchronous(op.result):
+                # Something may be under way after the last op that names it.
+                t = op.result.type
+                assert isinstance(t, MemDesc)
+                out.append(_Buffer(op, buffer_bytes(op.result), 0, len(number),
+                                   async_alignment(t)))
+                continue
+            users = list(buffer_users(op.result))
             last = max((_end(number, op, user) for user in users), default=number[op])
             copied = [_end(number, op, u) for u in users if isinstance(u, ops.AsyncCopy)]
             if copied:
@@ -88,14 +96,6 @@ def _span(op: Op) -> int:
     return sum(1 for _ in op.walk()) - 1
 
 
-def _users(buffer: Value) -> Iterator[Op]:
-    """The ops that use a buffer, or a view of it."""
-    for user in buffer.users:
-        yield user
-        if isinstance(user, (ops.MemdescIndex, ops.MemdescTrans)):
-            yield from _users(user.result)
-
-
 def _place(buffers: list[_Buffer]) -> int:
     """First fit, largest first, among buffers that live at once; the total in bytes."""
     reuse = sum(b.size + ALIGN for b in buffers) > NO_REUSE_BYTES
@@ -107,7 +107,7 @@ def _place(buffers: list[_Buffer]) -> int:
         for low, high in taken:
             if offset + b.size <= low:
                 break
-            offset = max(offset, align_up(high))
+            offset = max(offset, align_up(high, b.align))
         placed.append((b, offset))
         b.op.offset = offset  # type: ignore[attr-defined]
     return max((offset + b.size for b, offset in placed), default=0)

@@ -1,7 +1,7 @@
 """Decide which loads of a loop start early, and how early: the schedule of a software pipeline.
 
-The schedule is data: `num_stages` on the loop and `stage` on loads. It prints, may be edited, and
-`pipeline` carries it out.
+The schedule is data: `num_stages` on the loop, `stage` and `op_order` on the ops of its body. It
+prints, may be edited, and `pipeline` carries it out.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from tilec.ir.origins import uses_in_block
 from tilec.ir.remarks import remark
 from tilec.ir.types import Tensor, scalar_of
 from tilec.passes.base import Pass
+from tilec.passes.expand import ahead_sources
 from tilec.passes.fold import constant
 from tilec.passes.global_accesses import GlobalAccesses
-from tilec.passes.pipeline import ahead_slice, buffer_type
+from tilec.passes.pipeline import buffer_type
 from tilec.target import Target
 
 
 class Schedule(Pass):
-    """Loads that feed dots, and all loads of a loop whose author asked for stages, start in the
-    first stage; everything else runs in the last.
+    """Loads that feed dots, and all loads of a loop whose author asked for stages, are buffered
+    and start in the first stage; a load that gives another's address comes a stage before it, in
+    registers. Everything else runs in the last stage.
 
-    for ... { load ; dot } --> for ... {num_stages = 3} { load {stage = 0} ; dot }
+    for ... { load ; dot } --> for ... {num_stages = 3} { load {stage = 0, buffered} ; dot }
     """
 
     def run(self, module: Module) -> None:
@@ -52,16 +54,25 @@ class _Scheduler:
         if reason:
             remark(self.loop, "pipeline", f"not pipelined: {reason}")
             return
-        accesses, axis = GlobalAccesses(self.func), AxisAnalysis(self.func)
+        self.accesses, self.axis = GlobalAccesses(self.func), AxisAnalysis(self.func)
+        givers: dict[ops.Load, list[ops.Load]] = {}
         for load in loads:
-            reason = self.load_obstacle(load, axis, accesses)
+            reason = self.buffer_obstacle(load) or self.obstacle(load, stages - 2, givers)
             if reason:
                 remark(load, "pipeline", f"this load is not pipelined: {reason}")
             else:
-                load.stage = 0
+                self.assign(load, givers)
+                load.buffered = True
                 self.loop.num_stages = stages
+        for giver in {g for load in loads if load.buffered for g in givers[load]}:
+            giver.buffered = False
         if self.loop.num_stages:
             remark(self.loop, "pipeline", f"pipelined with {stages} stages", stages=stages)
+
+    def assign(self, load: ops.Load, givers: dict[ops.Load, list[ops.Load]]) -> int:
+        """Give a load, and those that it needs before, the earliest stages; its stage."""
+        load.stage = max((self.assign(g, givers) + 1 for g in givers[load]), default=0)
+        return load.stage
 
     def loop_obstacle(self, stages: int) -> str:
         """Why nothing in this loop can start early, or an empty string."""
@@ -80,23 +91,37 @@ class _Scheduler:
             return "it has an atomic that acquires, before which no load may start"
         return ""
 
-    def load_obstacle(self, load: ops.Load, axis: AxisAnalysis, accesses: GlobalAccesses) -> str:
-        """Why this load cannot be an asynchronous copy that starts early, or an empty string."""
+    def buffer_obstacle(self, load: ops.Load) -> str:
+        """Why this load cannot be an asynchronous copy, or an empty string."""
         if not isinstance(load.ptr.type, Tensor):
             return "it is a scalar"
-        if load.volatile:
-            return "it is volatile"
         if load.other is not None and repr(constant(load.other)) not in ("0", "0.0", "False"):
             return "its `other` is not zero, which is what a copy fills in"
-        if ahead_slice(self.loop, list(load.operands[:2])) is None:
-            return "its address depends on what is not computed ahead, as a load or a loop"
-        if not can_async_copy(load.ptr, load.mask, axis, buffer_type(load, 2).layout):
+        if not can_async_copy(load.ptr, load.mask, self.axis, buffer_type(load, 2).layout):
             return "a thread has less than 4 bytes side by side to copy"
+        return ""
+
+    def obstacle(self, load: ops.Load, deep: int, givers: dict[ops.Load, list[ops.Load]]) -> str:
+        """Why this load cannot start early, or an empty string; then `givers` has the loads that
+        its address and mask need before, and theirs. deep: how many of these may wait for each
+        other."""
+        if load.volatile:
+            return "it is volatile"
         for op in self.loop.walk():
             if isinstance(op, MemoryOp) and "write" in op.effects and \
-                    accesses.crosses(load, op, self.loop):
+                    self.accesses.crosses(load, op, self.loop):
                 return f"the loop may write to what it reads, at {op.loc}"
-        return ""
+        before = ahead_sources(self.loop, load.operands)
+        found = [op for op in self.loop.body if isinstance(op, ops.Load) and op in before]
+        if len(found) < len(before) or load in found:
+            return "its address depends on what is not computed ahead, as a loop or an atomic"
+        if found and not deep:
+            return "its address comes from a load, for which the loop has a stage too few"
+        givers[load] = found
+        reasons = (self.obstacle(op, deep - 1, givers) for op in found)
+        return next((f"its address comes from a load, and {r}" for r in reasons if r), "")
+
+
 
 
 def feeds_dot(load: ops.Load) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tilec.ir import ops
-from tilec.ir.buffers import buffer_bytes
+from tilec.ir.buffers import buffer_bytes, is_asynchronous
 from tilec.ir.core import Op, Value
 from tilec.ir.ops.base import ScratchOp
 from tilec.ir.ops.gpu import allocation
@@ -139,9 +139,10 @@ class SharedState:
 
 
 def _accessed(op: Op) -> Place | None:
-    """The buffer or scratch that an op reads or writes."""
+    """The buffer or scratch that an op reads or writes; None for buffers that TMA or wgmma use,
+    whose barriers are written out."""
     if isinstance(op, (ops.SharedLoad, ops.SharedStore, ops.AsyncCopy)):
-        return place_of(op, op.buffer)
+        return None if is_asynchronous(allocation(op.buffer).result) else place_of(op, op.buffer)
     if isinstance(op, ScratchOp) and op.offset >= 0 and (size := scratch_bytes(op)):
         return Place(op.offset, op.offset + size)
     return None

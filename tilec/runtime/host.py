@@ -158,7 +158,7 @@ def simulate(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, int
     return counts
 
 
-class _View(NamedTuple):
+class View(NamedTuple):
     """An array in device memory. strides: in bytes."""
 
     address: int
@@ -222,7 +222,7 @@ def _is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _view(value: Any) -> _View | None:
+def _view(value: Any) -> View | None:
     """What a device array says of itself; None for torch's, which copy themselves, and for all
     that is not on a device."""
     if _is_torch(value):
@@ -244,16 +244,21 @@ def _view(value: Any) -> _View | None:
         return None
     if not strides:
         strides = [prod(shape[i + 1:]) * dtype.itemsize for i in range(len(shape))]
-    return _View(address, dtype, tuple(shape), tuple(strides))
+    return View(address, dtype, tuple(shape), tuple(strides))
+
+
+def device_view(value: Any) -> View | None:
+    """What any device array, or tensor of torch, says of itself; None for other values."""
+    if not _is_torch(value):
+        return _view(value)
+    size = value.element_size()
+    return View(value.data_ptr(), numpy_dtype(short_name(value.dtype)), tuple(value.shape),
+                tuple(s * size for s in value.stride()))
 
 
 def span(value: Any) -> tuple[int, int]:
     """The first address of a device array, and the number of bytes that it spreads over."""
-    view = _view(value)
-    if _is_torch(value):
-        size = value.element_size()
-        view = _View(value.data_ptr(), numpy_dtype(short_name(value.dtype)), tuple(value.shape),
-                     tuple(s * size for s in value.stride()))
+    view = device_view(value)
     assert view is not None
     if 0 in view.shape:
         return view.address, 0

@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 from tilec.errors import LaunchError
 from tilec.runtime import device
 
-# Parameter type -> struct code, each of its natural alignment. bf16 has no code: its bits go
+# Parameter type -> struct code, each aligned to its size. bf16 has no code: its bits go
 # through `H`. i1 is a byte in PTX.
 _CODES = {
     "i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q",
     "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
-    "fp16": "e", "bf16": "H", "fp32": "f", "fp64": "d",
+    "fp16": "e", "bf16": "H", "fp32": "f", "fp64": "d", "tensormap": "128s",
 }
 _POINTER = "Q"
+_MOST_ALIGNED = 64  # a tensor map; other parameters by their size
 
 
 def _code(param: str) -> str:
@@ -60,7 +61,8 @@ class Packer:
     """The layout of a kernel's arguments: types to offsets, values to bytes.
 
     param_types: "*fp32" and the like for pointers (values are addresses), "i1".."i64",
-    "u8".."u64", "fp16", "bf16", "fp32", "fp64" for scalars; ":16" marks are ignored.
+    "u8".."u64", "fp16", "bf16", "fp32", "fp64" for scalars, "tensormap" (values are the 128 bytes
+    of an encoded one); ":16" marks are ignored.
     """
 
     def __init__(self, param_types: Sequence[str]) -> None:
@@ -71,7 +73,7 @@ class Packer:
         layout, at = "<", 0
         for code in codes:
             size = struct.calcsize("<" + code)
-            pad = -at % size
+            pad = -at % min(size, _MOST_ALIGNED)
             layout += f"{pad}x{code}" if pad else code
             self.offsets.append(at + pad)
             at += pad + size

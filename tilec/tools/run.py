@@ -13,8 +13,8 @@ import numpy as np
 from tilec import knobs, sim
 from tilec.codegen.llvm import emit_ptx
 from tilec.codegen.lower import symbol
-from tilec.compiler import PIPELINE, Compiled, Options, PassFailure, stage_level, stages
-from tilec.errors import InternalError, SimulatorError, TilecError, ToolError, did_you_mean
+from tilec.compiler import compile_from
+from tilec.errors import SimulatorError, TilecError, ToolError, did_you_mean
 from tilec.eval.dtypes import DType, dtype_of
 from tilec.interp.run import run as interpret
 from tilec.ir.core import Module
@@ -99,12 +99,12 @@ def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: i
     if path.suffix == ".tir":
         module = parse(text, str(path))
         verify(module)
-        made = Compiled(chosen, Options())
-        if level is not None:
-            _lower(module, chosen, level, made)
         if level != "ptx":
+            if level is not None:
+                compile_from(module, chosen, level)
             execute(module, func, arrays, extents, seed=seed)
             return
+        made = compile_from(module, chosen, level)
         text, func = made.ptx, func and symbol(func)
         shared = made.shared if shared is None else shared
     elif path.suffix == ".ll":
@@ -126,16 +126,6 @@ def execute(content: Module | str, func: str, arrays: Sequence[Any], grid: tuple
         parsed = sim.parse(content)
         sim.run(parsed, pick(func, list(parsed.kernels)), arrays, grid, threads,
                 shared_bytes=shared, seed=seed, check=knobs.check)
-
-
-def _lower(module: Module, target: Target, level: str, made: Compiled) -> None:
-    """Compile a module down to `level`, in place."""
-    start = max(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
-    try:
-        for _ in stages(module, target, start=start, stop_at=level, keep=made):
-            pass
-    except PassFailure as e:
-        raise InternalError(str(e), None, "this is a bug in tilec") from e
 
 
 def pick(func: str, names: list[str]) -> str:

@@ -74,6 +74,10 @@ class Elect(Op, name="gpu.elect"):
             raise self.fail("the region yields values")
 
 
+class AsyncAccess(Op):
+    """Base of ops by which something else than threads accesses shared memory, or says when."""
+
+
 class OneThread(Op):
     """Base of ops that one thread does; they stand in a `gpu.elect`."""
 
@@ -100,7 +104,7 @@ def _mbarrier(op: Op, value: Value, ring: bool = False) -> None:
         raise op.fail(f"barrier is {t}, expected a buffer of one i64")
 
 
-class MbarrierInit(OneThread, name="gpu.mbarrier_init", effects={"write_shared"}):
+class MbarrierInit(OneThread, AsyncAccess, name="gpu.mbarrier_init", effects={"write_shared"}):
     """Set up an mbarrier, or all of an array, whose phases end after `count` arrivals and the
     bytes expected with them. Others may use it after the next `gpu.barrier`."""
 
@@ -114,7 +118,7 @@ class MbarrierInit(OneThread, name="gpu.mbarrier_init", effects={"write_shared"}
         return ()
 
 
-class MbarrierExpect(OneThread, name="gpu.mbarrier_expect", effects=SYNC):
+class MbarrierExpect(OneThread, AsyncAccess, name="gpu.mbarrier_expect", effects=SYNC):
     """Arrive once, and have the phase wait for `bytes` more of copies (mbarrier.arrive.expect_tx).
     """
 
@@ -128,8 +132,9 @@ class MbarrierExpect(OneThread, name="gpu.mbarrier_expect", effects=SYNC):
         return ()
 
 
-class MbarrierArrive(Warpgroups, name="gpu.mbarrier_arrive", effects=SYNC):
-    """Each warpgroup arrives once, when its threads' accesses before it are done."""
+class MbarrierArrive(Warpgroups, AsyncAccess, name="gpu.mbarrier_arrive", effects=SYNC):
+    """Each warpgroup arrives once, by its first thread. It vouches for wgmma that a wait covers;
+    for the other threads' own accesses, a `gpu.warpgroup_barrier` must stand before."""
 
     barrier: Value = operand()
 
@@ -138,7 +143,7 @@ class MbarrierArrive(Warpgroups, name="gpu.mbarrier_arrive", effects=SYNC):
         return ()
 
 
-class MbarrierWait(Op, name="gpu.mbarrier_wait", effects=SYNC):
+class MbarrierWait(AsyncAccess, name="gpu.mbarrier_wait", effects=SYNC):
     """Each thread waits until the phase of this parity (i32, 0 or 1) has ended. On a new mbarrier,
     which is in phase 0, a wait for parity 1 ends at once."""
 
@@ -153,7 +158,7 @@ class MbarrierWait(Op, name="gpu.mbarrier_wait", effects=SYNC):
 
 
 # ---- TMA
-class TmaOp(Op):
+class TmaOp(AsyncAccess):
     """Base of ops on a tensor map; coordinates are in elements, in the order of its dimensions."""
 
     map: Value = operand()
@@ -245,7 +250,7 @@ class FenceAsync(Op, name="gpu.fence_async", effects=SYNC):
 
 
 # ---- wgmma
-class Wgmma(Op, name="gpu.wgmma", effects=SYNC):
+class Wgmma(AsyncAccess, name="gpu.wgmma", effects=SYNC):
     """Begin c + a @ b, or a @ b where `accumulate` is false, for [M, K] by [K, N]; a is a buffer or
     a tile in registers, b a buffer. Each op closes one group of matrix products.
 

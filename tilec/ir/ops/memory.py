@@ -34,13 +34,13 @@ class MemoryOp(Op):
 class Load(MemoryOp, name="tile.load", effects={"read"}):
     """Read through pointers; lanes that are masked off give `other`, or poison without it.
 
-    stage: in which stage of its loop's pipeline the read starts, as `schedule` decides; the loop
-    uses the value num_stages - 1 - stage iterations later. -1: where it stands.
+    buffered: if it has a stage, it is a copy into shared memory, from which the loop reads it;
+    else the value waits in registers.
     """
 
     mask: Value | None = operand(optional=True)
     other: Value | None = operand(optional=True)
-    stage: int = attr(int, -1)
+    buffered: bool = attr(bool, False)
     cache: str = attr(str, "", choices=CACHE_LOAD)
     eviction: str = attr(str, "", choices=EVICTION)
     volatile: bool = attr(bool, False)

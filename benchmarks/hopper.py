@@ -1,0 +1,159 @@
+"""The hand-written Hopper kernels of tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s,
+and ratios. Needs an H200 and torch.
+
+Every contender is checked against torch in float32 on a poisoned output first. Products of 4096 and
+below are replayed from a CUDA graph; larger ones and attention come in bursts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import tilec
+from benchmarks import common
+from benchmarks.matmul import TRITON_ATTENTION, TRITON_MATMUL, near
+from benchmarks.memory_bound import Case, triton_kernels
+
+FIXTURES = common.ROOT / "tests" / "lit" / "fixtures"
+PEERS = ("cuBLAS", "cuDNN", "Triton")
+CALLS, REPS = 20, 7
+# (m, n, k): squares, and how the rate depends on k.
+MATMUL = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (1024, 1024, 1024),
+          (8192, 8192, 512), (8192, 8192, 1024), (8192, 8192, 2048), (4096, 4096, 8192))
+ATTENTION = ((128, 4096), (32, 16384), (512, 1024))
+GRAPH_FLOPS = 2 * 4096**3  # products up to this are replayed from a graph
+
+
+def multiprocessors(torch: Any) -> int:
+    return int(torch.cuda.get_device_properties(0).multi_processor_count)
+
+
+def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
+    kernel, twin = tilec.load(FIXTURES / "gemm_a_branch.tir"), triton_kernels()
+    a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
+    c = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    case = Case(f"matmul bf16 {m}x{n}x{k}", 2 * m * n * k, lambda: c.fill_(math.nan),
+                near(torch, a.float() @ b.float(), 5e-3))
+    grid = min(multiprocessors(torch), tilec.cdiv(m, 128) * tilec.cdiv(n, 256))
+
+    def ours(_: int) -> Any:
+        kernel[grid](a, b, c, m, n, k)
+        return c
+
+    def theirs(block: tuple[int, int, int], warps: int, stages: int) -> Callable[[int], Any]:
+        def launch(_: int) -> Any:
+            twin.matmul(a, b, c, block, warps, stages)
+            return c
+        return launch
+
+    case.run["tilec"] = {"": ours}
+    case.run["cuBLAS"] = {"": lambda _: torch.matmul(a, b, out=c)}
+    if twin is not None:
+        case.run["Triton"] = {"": theirs(*TRITON_MATMUL[0])}
+    return case
+
+
+def attention_case(torch: Any, heads: int, n: int, d: int = 128) -> Case:
+    kernel, twin = tilec.load(FIXTURES / "attention_e1.tir"), triton_kernels()
+    q, k, v = (torch.randn(heads, n, d, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    out = torch.empty_like(q)
+    sdpa, attention = torch.nn.functional.scaled_dot_product_attention, torch.nn.attention
+    few = [x[None, :4].float() for x in (q, k, v)]
+    expected = sdpa(*few)[0]
+    case = Case(f"attention bf16 {heads}x{n}x{d}", 4 * heads * n * n * d,
+                lambda: out.fill_(math.nan), lambda got: near(torch, expected, 1e-2)(got[:4]))
+    scale = d**-0.5 * math.log2(math.e)
+    grid = min(multiprocessors(torch), heads * tilec.cdiv(n, 128))
+
+    def ours(_: int) -> Any:
+        kernel[grid](q, k, v, out, heads, n, scale)
+        return out
+
+    def theirs(block: tuple[int, int], warps: int, stages: int) -> Callable[[int], Any]:
+        def launch(_: int) -> Any:
+            twin.attention(q, k, v, out, False, block, warps, stages)
+            return out
+        return launch
+
+    def by_cudnn(_: int) -> Any:
+        with attention.sdpa_kernel(attention.SDPBackend.CUDNN_ATTENTION):
+            return sdpa(q[None], k[None], v[None])[0]
+
+    case.run["tilec"] = {"": ours}
+    case.run["cuDNN"] = {"": by_cudnn}
+    if twin is not None:
+        case.run["Triton"] = {"": theirs(*TRITON_ATTENTION[2])}
+    return case
+
+
+def checked(case: Case) -> dict[str, Callable[[int], Any]]:
+    """The contenders whose results are right; ours must be."""
+    out = {}
+    for family, options in case.run.items():
+        launch = options[""]
+        case.poison()
+        if case.verify(launch(0)):
+            out[family] = launch
+        else:
+            print(f"{case.name}: {family} is wrong", flush=True)
+    return out
+
+
+def replayed(torch: Any, launch: Callable[[int], Any]) -> Callable[[int], Any]:
+    """CALLS launches as one CUDA graph."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        launch(0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(CALLS):
+            launch(i)
+    return lambda _: graph.replay()
+
+
+def measured(torch: Any, case: Case) -> list[str]:
+    """One line of the table."""
+    contenders = checked(case)
+    if case.traffic <= GRAPH_FLOPS:
+        graphs = {name: replayed(torch, launch) for name, launch in contenders.items()}
+        seconds = {name: t / CALLS for name, t in
+                   common.time_bursts(torch, graphs, 1, REPS, 0.1).items()}
+    else:
+        seconds = common.time_bursts(torch, contenders, CALLS, REPS, 0.25)
+    rate = {name: case.traffic / t / 1e12 for name, t in seconds.items()}
+    ratios = [f"{rate['tilec'] / rate[p]:.3f}" if p in rate and "tilec" in rate else ""
+              for p in PEERS]
+    return [case.name, *(f"{rate[f]:.0f}" if f in rate else "" for f in ("tilec", *PEERS)), *ratios]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    common.add_output_flag(parser)
+    flags = parser.parse_args()
+    torch = common.torch_with_gpu()
+    if torch is None:
+        sys.exit("benchmarks.hopper needs torch and a GPU")
+    torch.manual_seed(0)
+    makers = [*((matmul_case, shape) for shape in MATMUL),
+              *((attention_case, shape) for shape in ATTENTION)]
+    rows: list[list[str]] = []
+    for make, shape in makers:
+        if flags.only in f"{make.__name__} {'x'.join(map(str, shape))}":
+            rows.append(measured(torch, make(torch, *shape)))
+            print(rows[-1], flush=True)
+    header = ["case", "tilec", *PEERS, *(f"tilec / {p}" for p in PEERS)]
+    body = ("TFLOP/s, inputs N(0,1), contenders interleaved in random order, medians of "
+            f"{REPS}: {CALLS} calls in a CUDA graph for products up to 4096, else bursts of "
+            f"{CALLS}. tilec is compiled by nvJitLink alone.\n\n" + common.table(header, rows))
+    common.report("hopper", "Hopper kernels at the gpu level", body, flags.output)
+
+
+if __name__ == "__main__":
+    main()

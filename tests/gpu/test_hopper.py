@@ -1,0 +1,87 @@
+"""The hand-written Hopper kernels as cubins on the GPU, against numpy, for many extents.
+
+Each batch runs in a process of its own, which has a limited time: a kernel that hangs is a failure.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilec
+from tests.gpu.test_levels import OnDevice
+from tests.support.fixtures import FOLDER
+from tests.support.hopper import attention, attention_args, gemm, gemm_args
+from tilec.runtime import device
+
+pytestmark = pytest.mark.gpu
+LIMIT_S = 90
+# (m, n, k): one step, one tile, three tiles; ragged ones, whose rows are multiples of 16 bytes;
+# fewer steps than slots of the ring; more tiles than programs.
+GEMM = [(128, 256, 64), (256, 256, 128), (384, 768, 192), (1000, 1088, 1000), (1, 8, 8),
+        (127, 264, 72), (129, 8, 520), (2048, 2048, 64), (2056, 1032, 328), (640, 4096, 1024),
+        (4096, 4352, 128), (77, 4000, 2048), (1300, 1304, 1312)]
+GRIDS = [1, 7, 132]
+ATTENTION = [(2, 128), (1, 256), (3, 384), (2, 1), (1, 7), (2, 129), (1, 200), (4, 1000), (2, 1537),
+             (1, 4096), (3, 2176)]
+
+
+def on_gpu(name: str, args: list[Any], grid: Any) -> list[Any]:
+    """What a fixture makes of copies of the arguments."""
+    there = [OnDevice(a) if isinstance(a, np.ndarray) else a for a in args]
+    tilec.load(FOLDER / name)[grid](*there)
+    device.synchronize()
+    return [a.get() if isinstance(a, OnDevice) else a for a in there]
+
+
+def check_gemm(m: int, n: int, k: int) -> None:
+    args, want = gemm_args(m, n, k, seed=m + n + k)
+    for grid in GRIDS:
+        got = on_gpu("gemm_a_branch.tir", args, grid)[2].astype(np.float32)
+        gemm(got, want, f"{m} x {n} x {k}, {grid} programs")
+
+
+def check_attention(heads: int, seq: int) -> None:
+    args, want = attention_args(heads, seq, seed=heads + seq)
+    tiles = heads * tilec.cdiv(seq, 128)
+    for grid in {min(tiles, n) for n in GRIDS}:
+        got = on_gpu("attention_e1.tir", args, grid)[3].astype(np.float32)
+        attention(got, want, f"{heads} heads of {seq}, {grid} programs")
+
+
+def launches(count: int) -> None:
+    """A persistent kernel, launched again and again."""
+    args, want = gemm_args(640, 768, 256, seed=1)
+    there = [OnDevice(a) if isinstance(a, np.ndarray) else a for a in args]
+    kernel = tilec.load(FOLDER / "gemm_a_branch.tir")
+    for _ in range(count):
+        kernel[7](*there)
+    device.synchronize()
+    gemm(there[2].get().astype(np.float32), want, "after many launches")
+
+
+def _in_process(check: Any, *args: int) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=check, args=args)
+    process.start()
+    process.join(LIMIT_S)
+    if process.is_alive():
+        process.kill()
+        pytest.fail(f"{check.__name__}{args} did not end in {LIMIT_S} s")
+    assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("shape", GEMM, ids=str)
+def test_gemm(shape: tuple[int, int, int]) -> None:
+    _in_process(check_gemm, *shape)
+
+
+@pytest.mark.parametrize("shape", ATTENTION, ids=str)
+def test_attention(shape: tuple[int, int]) -> None:
+    _in_process(check_attention, *shape)
+
+
+def test_ten_thousand_launches() -> None:
+    _in_process(launches, 10_000)

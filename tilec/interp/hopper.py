@@ -1,0 +1,277 @@
+"""Interpreter rules of what sm_90a has: who acts, mbarriers, TMA, wgmma.
+
+A TMA load lands at any time that the seed draws, at the latest in the wait for its phase. A matrix
+product is computed when it begins, but poison until a wait covers its group: its poison holds the
+group's number, above a bit for what is poison by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tilec.errors import InterpreterError
+from tilec.eval.dtypes import Array, dtype_of
+from tilec.eval.rules import instruction_products
+from tilec.interp.asynchrony import FENCED, NO_GROUP, WRITTEN, Mbarriers, TmaCopy
+from tilec.interp.buffers import View
+from tilec.interp.control import defined
+from tilec.interp.frame import Data, Frame, union
+from tilec.interp.machine import Machine, interp_rules
+from tilec.interp.memory import AccessError
+from tilec.interp.shadow import touch
+from tilec.interp.shared import begin_write
+from tilec.ir import ops
+from tilec.ir.core import Op, Value
+from tilec.ir.ops.hopper import WGMMA_K_BITS, TmaOp
+from tilec.ir.types import MemDesc
+
+
+# ---- who acts
+@interp_rules(ops.Elect)
+def _(m: Machine, frame: Frame, op: ops.Elect) -> None:
+    if op.predicate is None:
+        m.run_block(op.body, frame)
+        return
+    holds = defined(m, frame, op, op.predicate, "the predicate of this gpu.elect")
+    rows = np.flatnonzero(np.broadcast_to(holds, (len(frame),)))
+    if len(rows):
+        m.run_block(op.body, frame if len(rows) == len(frame) else frame.narrow(rows))
+
+
+@interp_rules(ops.WarpgroupBarrier)
+def _(m: Machine, frame: Frame, op: ops.WarpgroupBarrier) -> None:
+    m.asynchrony.barrier(frame, whole=False)
+
+
+@interp_rules(ops.FenceAsync)
+def _(m: Machine, frame: Frame, op: ops.FenceAsync) -> None:
+    m.asynchrony.advance(frame, WRITTEN, FENCED)
+
+
+@interp_rules(ops.PrefetchTensormap)
+def _(m: Machine, frame: Frame, op: ops.PrefetchTensormap) -> None:
+    """A hint."""
+
+
+# ---- mbarriers
+class _Barrier(NamedTuple):
+    """An mbarrier in each of the frame's programs."""
+
+    state: Mbarriers
+    rows: Array
+    slots: Array
+
+
+def _barrier(m: Machine, frame: Frame, op: Op, value: Value) -> _Barrier:
+    view = m.buffers[value]
+    rows, slots = view.place(frame)
+    state = m.asynchrony.mbarriers.get(view.buffer)
+    if state is None or not state.count[rows, slots].all():
+        raise m.error(op, "this mbarrier has not been set up", "gpu.mbarrier_init does that")
+    alone = any(isinstance(a, ops.Elect) for a in op.ancestors())
+    if not alone and not state.ready[rows].all():
+        raise m.error(op, "another thread has set up this mbarrier, and nothing says that it has "
+                      "done so", "a gpu.barrier must stand between")
+    return _Barrier(state, rows, slots)
+
+
+@interp_rules(ops.MbarrierInit)
+def _(m: Machine, frame: Frame, op: ops.MbarrierInit) -> None:
+    buffer = m.buffers[op.barrier].buffer
+    state = m.asynchrony.mbarriers.setdefault(buffer, Mbarriers(buffer))
+    state.set_up(frame.index_in(buffer.home), op.count)
+
+
+@interp_rules(ops.MbarrierExpect)
+def _(m: Machine, frame: Frame, op: ops.MbarrierExpect) -> None:
+    bar = _barrier(m, frame, op, op.barrier)
+    bar.state.arrive(bar.rows, bar.slots, 1, op.bytes)
+
+
+@interp_rules(ops.MbarrierArrive)
+def _(m: Machine, frame: Frame, op: ops.MbarrierArrive) -> None:
+    bar = _barrier(m, frame, op, op.barrier)
+    bar.state.arrive(bar.rows, bar.slots, m.num_warps // 4)
+    m.asynchrony.products.release(frame)
+
+
+@interp_rules(ops.MbarrierWait)
+def _(m: Machine, frame: Frame, op: ops.MbarrierWait) -> None:
+    assert m.copies is not None
+    bar = _barrier(m, frame, op, op.barrier)
+    parity = defined(m, frame, op, op.parity, "the parity of this wait")
+    blocked = bar.state.phase[bar.rows, bar.slots] & 1 == parity
+    if blocked.any():
+        for copy in _counted(m, bar):
+            copy.land(_of(bar, copy, frame, m, blocked))
+        blocked = bar.state.phase[bar.rows, bar.slots] & 1 == parity
+    if blocked.any():
+        raise _never_ends(m, frame, op, bar, blocked)
+    for copy in _counted(m, bar):
+        over = copy.phase < bar.state.phase[copy.bar_rows, copy.slots]
+        copy.keep(~(_of(bar, copy, frame, m) & over))
+    m.copies.under_way = [c for c in m.copies.under_way if len(c.who)]
+    m.copies.drift()
+
+
+def _counted(m: Machine, bar: _Barrier) -> list[TmaCopy]:
+    """The copies under way that the mbarriers of a buffer count."""
+    assert m.copies is not None
+    return [c for c in m.copies.under_way if isinstance(c, TmaCopy) and c.barriers is bar.state]
+
+
+def _of(bar: _Barrier, copy: TmaCopy, frame: Frame, m: Machine, which: Array | None = None
+        ) -> Array:
+    """Of a copy's programs, those in which it counts at this mbarrier, for those of the frame's
+    programs that `which` marks."""
+    assert m.copies is not None
+    slot = np.full(len(m.copies.root), -1)
+    who = frame.index_in(m.copies.root)
+    slot[who] = bar.slots if which is None else np.where(which, bar.slots, -1)
+    return np.asarray(slot[copy.who] == copy.slots)
+
+
+def _never_ends(m: Machine, frame: Frame, op: Op, bar: _Barrier, blocked: Array
+                ) -> InterpreterError:
+    row = int(np.flatnonzero(blocked)[0])
+    at = bar.rows[row], bar.slots[row]
+    arrivals, missing = bar.state.count[at] - bar.state.arrived[at], bar.state.bytes[at]
+    return m.error(
+        op, f"{m.program_name(frame.programs[row])} waits for ever: this phase of the mbarrier "
+        f"lacks {max(0, arrivals)} arrivals and {missing} bytes, which nothing before provides",
+        "check its count, the bytes expected, and the parity")
+
+
+# ---- TMA
+class _Tile(NamedTuple):
+    """Where a copy's elements are in global memory, [P or 1, *tile], and which are inside of the
+    tensor."""
+
+    address: Array
+    inside: Array
+    who: Array
+
+
+def _tile(m: Machine, frame: Frame, op: TmaOp, coordinates: Sequence[Value],
+          shape: tuple[int, ...]) -> _Tile:
+    tensor = m.maps[op.map]
+    rank = len(coordinates)
+    whole = (1,) * (rank - len(shape)) + shape
+    address = np.full((1,) * (rank + 1), m.memory.address[op.map.name or str(op.map.index)])
+    inside = np.ones((1,) * (rank + 1), bool)
+    for d, (value, n) in enumerate(zip(coordinates, whole, strict=True)):
+        start = defined(m, frame, op, value, "a coordinate of this copy").astype(np.int64)
+        at = start.reshape(-1, *(1,) * rank) + np.arange(n).reshape(n, *(1,) * (rank - 1 - d))
+        address = address + at * tensor.strides[d]
+        inside = inside & (at >= 0) & (at < tensor.shape[d])
+    address = address.reshape(len(address), *shape)
+    inside = np.broadcast_to(inside.reshape(-1, *shape), address.shape)
+    who = frame.programs.reshape((-1,) + (1,) * len(shape))
+    return _Tile(np.broadcast_to(address, (len(frame), *shape)),
+                 np.broadcast_to(inside, (len(frame), *shape)), who)
+
+
+@interp_rules(ops.TmaLoad)
+def _(m: Machine, frame: Frame, op: ops.TmaLoad) -> None:
+    assert m.copies is not None
+    t, view, bar = op.buffer.type, m.buffers[op.buffer], _barrier(m, frame, op, op.barrier)
+    assert isinstance(t, MemDesc)
+    tile = _tile(m, frame, op, op.coordinates, t.shape)
+    array = m.memory.load(tile.address, tile.inside, dtype_of(t), tile.who)
+    array = np.where(tile.inside, array, np.zeros(1, array.dtype))
+    begin_write(m, frame, op, view)
+    rows, stage = view.place(frame)
+    view.buffer.poison[rows, stage] = True  # until it lands
+    who = frame.index_in(m.copies.root)
+    m.copies.under_way.append(TmaCopy(
+        op, view, who, rows, stage, np.full(len(who), NO_GROUP), view.stored(array),
+        np.zeros(len(who), bool), bar.state, bar.rows, bar.slots,
+        bar.state.phase[bar.rows, bar.slots], array[0].nbytes))
+    m.copies.drift()
+
+
+@interp_rules(ops.TmaStore)
+def _(m: Machine, frame: Frame, op: ops.TmaStore) -> None:
+    t, view = op.buffer.type, m.buffers[op.buffer]
+    assert isinstance(t, MemDesc)
+    _begin_read(m, frame, op, view)
+    tile = _tile(m, frame, op, op.coordinates, t.shape)
+    array, poison = view.read(frame)
+    if poison is not None and (poison & tile.inside).any():
+        raise m.error(op, f"this copies {int((poison & tile.inside).sum())} elements of the buffer "
+                      "that are poison: nobody wrote them, or something poison was written")
+    try:
+        m.memory.store(tile.address, array, tile.inside, tile.who)
+    except AccessError as e:
+        raise m.error(op, f"%{op.map.name} is a read-only array" if e.reason == "readonly" else
+                      f"%{op.map.name} is {e.reason}") from None
+    m.asynchrony.stores.begin(frame, op, view.buffer, *view.place(frame))
+
+
+@interp_rules(ops.TmaStoreCommit)
+def _(m: Machine, frame: Frame, op: ops.TmaStoreCommit) -> None:
+    m.asynchrony.stores.commit(frame)
+
+
+@interp_rules(ops.TmaStoreWait)
+def _(m: Machine, frame: Frame, op: ops.TmaStoreWait) -> None:
+    m.asynchrony.stores.wait(frame, op.pending)
+
+
+def _begin_read(m: Machine, frame: Frame, op: Op, view: View) -> None:
+    """TMA or wgmma is about to read a buffer: what threads stored must have been fenced."""
+    touch(m, frame, op, view, False)
+    stored = m.asynchrony.stored.get(view.buffer)
+    if stored is not None and (state := stored[frame.index_in(view.buffer.home)]).any():
+        lacks = "gpu.fence_async and a barrier" if (state == WRITTEN).any() else "barrier"
+        raise m.error(op, f"{op.name} reads a buffer to which threads have stored",
+                      f"put a {lacks} between")
+
+
+# ---- wgmma
+@interp_rules(ops.Wgmma)
+def _(m: Machine, frame: Frame, op: ops.Wgmma) -> Sequence[Data]:
+    a, b = (_operand(m, frame, op, v) for v in (op.a, op.b))
+    c, poison_c = frame.get(op.c)
+    if op.accumulate is not None:
+        keep = defined(m, frame, op, op.accumulate, "the flag of this product")
+        keep = keep.reshape(-1, 1, 1)
+        c = np.where(keep, c, np.zeros(1, c.dtype))
+        poison_c = None if poison_c is None else np.where(keep, poison_c, 0)
+    step = WGMMA_K_BITS // (8 * b[0].dtype.itemsize)
+    array = instruction_products(a[0], b[0], c, step)
+    rows = None if a[1] is None else np.asarray(a[1].any(-1, keepdims=True))
+    columns = None if b[1] is None else np.asarray(b[1].any(-2, keepdims=True))
+    own = None if poison_c is None else (poison_c & 1) != 0
+    group = m.asynchrony.products.commit(frame).reshape(-1, 1, 1) << 1
+    found = union(rows, columns, own)
+    return ((array, group if found is None else group | found),)
+
+
+def _operand(m: Machine, frame: Frame, op: Op, value: Value) -> Data:
+    if not isinstance(value.type, MemDesc):
+        return frame.get(value)
+    view = m.buffers[value]
+    _begin_read(m, frame, op, view)
+    m.asynchrony.products.begin(frame, op, view.buffer, *view.place(frame))
+    return view.read(frame)
+
+
+@interp_rules(ops.WgmmaWait)
+def _(m: Machine, frame: Frame, op: ops.WgmmaWait) -> Sequence[Data]:
+    assert m.copies is not None
+    products = m.asynchrony.products
+    products.wait(frame, op.pending)
+    last = (products.closed[frame.index_in(products.root)] - op.pending).reshape(-1, 1, 1)
+    out: list[Data] = []
+    for value in op.values:
+        array, poison = frame.get(value)
+        if poison is not None:
+            early = np.where(poison >> 1 > last, poison, poison & 1)
+            poison = early if (early > 1).any() else early != 0 if early.any() else None
+        out.append((array, poison))
+    m.copies.drift()
+    return out

@@ -1,0 +1,295 @@
+"""Expand a loop whose ops have stages: the generic software pipeliner.
+
+In a loop of S stages, round r of the new loop runs an op of stage s for iteration r + S - 1 - s of
+the old one: the last stage sets the pace, the others run ahead. The rounds before the first, in
+which only earlier stages have something to do, are the prologue. There is no epilogue: what runs
+ahead past the last iteration is pure, or a read that is masked off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tilec.ir import ops
+from tilec.ir.core import Builder, Op, Value
+from tilec.ir.types import SCALARS, Tensor, Type, i1, i32, scalar_of, with_element
+from tilec.passes.fold import constant
+
+_READS = (ops.Load, ops.AsyncCopy)
+_LOOPS = (ops.For, ops.While)
+
+
+def floats(op: Op) -> bool:
+    """Whether an op without a stage of its own runs in every stage that needs its result: it is
+    pure, or reads a buffer, and ends for an iteration past the last, too."""
+    return (op.pure or isinstance(op, ops.SharedLoad)) and op.stage < 0 and \
+        not any(isinstance(x, _LOOPS) for x in op.walk())
+
+
+def ahead_sources(loop: ops.For, values: Iterable[Value]) -> set[Op]:
+    """The ops of the body that do not float and give `values`, by way of ops that do and of
+    carried values."""
+    work, seen = list(values), set[Value]()
+    fixed: set[Op] = set()
+    while work:
+        value = work.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value.owner is loop.body:
+            work += [loop.body.terminator.operands[value.index - 1]] * (value.index > 0)
+        elif value.op is not None and value.op.parent is loop.body:
+            if floats(value.op):
+                work += _reads(value.op)
+            else:
+                fixed.add(value.op)
+    return fixed
+
+
+@dataclass
+class _Frame:
+    """A stage in one round: its iteration is `ahead` after that of `index`.
+
+    state: carried values at its start, by number. values: what is known of the body's values in
+    it. runs: whether there is such an iteration.
+    """
+
+    stage: int
+    index: Value
+    ahead: int
+    state: dict[int, Value] = field(default_factory=dict)
+    values: dict[Value, Value] = field(default_factory=dict)
+    runs: Value | None = None
+
+
+class Expander:
+    """Expands one loop.
+
+    pending: how many groups of asynchronous copies may be under way when a round begins; None
+    without copies. readers: the stages in which a view of a buffer may be read.
+    """
+
+    def __init__(self, loop: ops.For) -> None:
+        self.loop, self.body = loop, loop.body
+        self.last = loop.num_stages - 1
+        self.step = int(constant(loop.step) or 1)
+        self.before = Builder(before=loop, loc=loop.loc)
+        self.carried = len(loop.results)
+        self.counters: dict[int, Value] = {}
+        self.pending: int | None = None
+        self.readers: dict[Op, set[int]] = {}
+        # The results of early ops in the rounds before, newest first.
+        self.history: dict[Value, list[Value]] = {}
+
+    def carry(self, init: Value) -> Value:
+        """A new carried value; `steady` yields it."""
+        loop = self.loop
+        loop.set_operands([*loop.operands, init])
+        loop.results.append(Value(init.type, loop, len(loop.results)))
+        return loop.body.add_arg(init.type)
+
+    def stage_of(self, op: Op) -> int:
+        """The stage of an op that does not float."""
+        return op.stage if 0 <= op.stage < self.last else self.last
+
+    def counter(self, extent: int) -> Value:
+        """A carried value: the iteration's number modulo `extent`."""
+        if extent not in self.counters:
+            self.counters[extent] = self.carry(_number(self.before, 0, i32))
+        return self.counters[extent]
+
+    def run(self) -> None:
+        """Expand the loop; no op has a stage any more.
+
+        Raises IRError where an op cannot run in its stage, or comes before what it needs.
+        """
+        self.place = {op: (op.op_order, self.stage_of(op), i)
+                      for i, op in enumerate(self.body) if not op.terminator}
+        self.early = sorted((op for op in self.place if self.stage_of(op) < self.last),
+                            key=self.place.__getitem__)
+        for op in self.early:
+            if not (op.pure or isinstance(op, _READS) and "write" not in op.effects):
+                raise op.fail("has a stage before the last, where only loads and pure ops can run")
+        states: list[dict[int, Value]] = [{} for _ in range(self.last)]
+        first_read = min((min(stages) for stages in self.readers.values()), default=0)
+        for tick in range(self.last):
+            if self.pending is not None and tick >= first_read:
+                self.before.insert(ops.AsyncWait(pending=self.pending))
+            frames = [_Frame(s, self.loop.lo, tick - s, states[s]) for s in range(tick + 1)]
+            for op in self.early:
+                if op.stage <= tick:
+                    self.emit(op, frames[op.stage], self.before)
+            self.advance(frames, self.before)
+            if self.pending is not None:
+                self.before.insert(ops.AsyncCommit())
+            states[:len(frames)] = [frame.state for frame in frames]
+        self.steady(states)
+        if self.pending is not None:
+            Builder(before=self.loop.next, loc=self.loop.loc).insert(ops.AsyncWait(pending=0))
+
+    def steady(self, states: list[dict[int, Value]]) -> None:
+        """The body: early ops and those of the last stage, in the order of the schedule."""
+        end, here = self.body.terminator, Builder(before=self.body.terminator, loc=self.loop.loc)
+        frames = [_Frame(s, self.body.args[0], self.last - s,
+                         {i: self.carry(v) for i, v in sorted(state.items())})
+                  for s, state in enumerate(states)]
+        starts = [dict(frame.state) for frame in frames]
+        past = {v: [self.carry(x) for x in values] for v, values in self.history.items()}
+        self.history = {v: list(args) for v, args in past.items()}
+        if self.pending is not None:
+            here.insert(ops.AsyncWait(pending=self.pending))
+        order = sorted(self.place, key=self.place.__getitem__)
+        copies = [op for op in self.early if isinstance(op, ops.AsyncCopy)]
+        for op in order:
+            if self.stage_of(op) < self.last:
+                self.emit(op, frames[op.stage], here)
+            else:
+                op.move_before(end)
+                op.stage, op.op_order = -1, 0
+            if copies and op is copies[-1]:
+                here.insert(ops.AsyncCommit())
+            if op is self.early[-1]:
+                self.advance(frames, here)
+        nexts = {arg: frame.state[i] for start, frame in zip(starts, frames)
+                 for i, arg in start.items()}
+        for v, args in past.items():
+            nexts.update(zip(args, self.history[v]))
+        for extent, arg in self.counters.items():
+            nexts[arg] = _later(here, arg, 1, extent)
+        end.set_operands([*end.operands, *(nexts[a] for a in self.body.args[1 + self.carried:])])
+        for v, args in past.items():
+            v.replace_by(args[-1])
+        for op in self.early:
+            op.drop()
+        for op in self.early:
+            op.erase()
+        for op in reversed(order):
+            # What only early ops needed must not read buffers that are no longer its iteration's.
+            if op.parent is not None and floats(op) and not any(r.uses for r in op.results):
+                op.erase()
+        self.check_order()
+
+    # -- one round of a stage -------------------------------------------------------------
+
+    def emit(self, op: Op, frame: _Frame, builder: Builder) -> None:
+        """Run an early op in its stage; a read only if there is such an iteration."""
+        self.resolve(_reads(op), frame, builder)
+        copy = op.clone(frame.values)
+        copy.stage, copy.op_order = -1, 0
+        if isinstance(copy, ops.Load | ops.AsyncCopy):
+            at = 2 if isinstance(copy, ops.AsyncCopy) else 1
+            if frame.runs is None:
+                frame.runs = self.in_range(frame, builder)
+            mask, t = frame.runs, copy.ptr.type
+            if isinstance(t, Tensor):
+                mask = builder.emit(ops.Splat(mask, types=[with_element(t, i1)]))
+            if copy.mask is not None:
+                mask = builder.emit(ops.And(copy.mask, mask))
+            copy.set_operands([*copy.operands[:at], mask, *copy.operands[at + 1:]])
+        builder.insert(copy)
+
+    def resolve(self, values: Iterable[Value], frame: _Frame, builder: Builder) -> None:
+        """Make the body's `values` known in a frame; ops that float are repeated in it."""
+        work, needed = list(values), set[Op]()
+        while work:
+            v = work.pop()
+            if v in frame.values:
+                continue
+            if v.owner is self.body:
+                frame.values[v] = self.argument(v, frame, builder)
+            elif v.op is None or v.op.parent is not self.body:
+                continue
+            elif not floats(v.op):
+                frame.values[v] = self.earlier(v, v.op, frame)
+            elif v.op not in needed:
+                needed.add(v.op)
+                work += _reads(v.op)
+        for op in sorted(needed, key=self.place.__getitem__):
+            if frame.stage not in self.readers.get(op, {frame.stage}):
+                raise op.fail(f"is not to be read in stage {frame.stage}")
+            copy = builder.insert(op.clone(frame.values))
+            if isinstance(copy, ops.MemdescIndex) and copy.index is not op.operands[1]:
+                copy.ahead = -1 if frame.index is self.loop.lo else frame.ahead
+
+    def argument(self, arg: Value, frame: _Frame, builder: Builder) -> Value:
+        """The loop's index, a counter or another carried value in a frame."""
+        before = frame.index is self.loop.lo
+        for extent, counter in self.counters.items():
+            if arg is counter:
+                return _number(builder, frame.ahead % extent, i32) if before else \
+                    _later(builder, arg, frame.ahead % extent, extent)
+        if arg.index and before:
+            return frame.state.setdefault(arg.index - 1, self.loop.init[arg.index - 1])
+        if arg.index:
+            return frame.state[arg.index - 1]
+        distance = frame.ahead * self.step
+        return builder.emit(ops.Add(frame.index, _number(builder, distance, arg.type))) \
+            if distance else frame.index
+
+    def earlier(self, value: Value, op: Op, frame: _Frame) -> Value:
+        """The result of an op of an earlier stage, as it came out some rounds ago."""
+        stage = self.stage_of(op)
+        if stage >= frame.stage:
+            raise op.fail(f"runs in stage {stage}, but stage {frame.stage} needs its result")
+        return self.history[value][frame.stage - stage - 1]
+
+    def advance(self, frames: list[_Frame], builder: Builder) -> None:
+        """The round ends: what is carried, and what came out, moves on."""
+        for frame in frames:
+            nexts: dict[int, Value] = {}
+            while left := [i for i in frame.state if i not in nexts]:
+                value = self.body.terminator.operands[left[0]]
+                self.resolve([value], frame, builder)
+                nexts[left[0]] = frame.values.get(value, value)
+            frame.state = nexts
+        for op in self.early:
+            for frame in (f for f in frames if f.stage == op.stage):
+                for v in op.results:
+                    seen = [frame.values[v], *self.history.get(v, ())]
+                    self.history[v] = seen[:self.last - op.stage]
+
+    def in_range(self, frame: _Frame, builder: Builder) -> Value:
+        """Whether a frame has an iteration, where its index is that of one or the lower bound. The
+        difference of bounds may not fit a signed integer."""
+        index, hi, tests = frame.index, self.loop.hi, []
+        if index is self.loop.lo:
+            tests.append(builder.emit(ops.Cmp(index, hi, predicate="lt")))
+        if frame.ahead:
+            t = scalar_of(index.type)
+            wide = t if not t.is_signed else SCALARS[f"u{t.bits}"]
+            left = builder.emit(ops.Sub(hi, index))
+            if wide is not t:
+                left = builder.emit(ops.Bitcast(left, types=[wide]))
+            distance = _number(builder, frame.ahead * self.step, wide)
+            tests.append(builder.emit(ops.Cmp(left, distance, predicate="gt")))
+        return tests[0] if len(tests) == 1 else builder.emit(ops.And(*tests))
+
+    def check_order(self) -> None:
+        """Refuse a schedule that puts an op before what it needs."""
+        seen: set[Op] = set()
+        for op in self.body:
+            for v in _reads(op):
+                if v.op is not None and v.op.parent is self.body and v.op not in seen:
+                    raise op.fail(f"op_order puts it before the {v.op.name} that it needs")
+            seen.add(op)
+
+
+def _reads(op: Op) -> list[Value]:
+    """The operands of an op and of those in its regions."""
+    return [v for x in op.walk() for v in x.operands]
+
+
+def _number(builder: Builder, value: int, t: Type) -> Value:
+    return builder.emit(ops.Constant(value=value, types=[t]))
+
+
+def _later(builder: Builder, counter: Value, distance: int, extent: int) -> Value:
+    """A counter modulo `extent`, `distance` < extent iterations later."""
+    if distance == 0:
+        return counter
+    left = _number(builder, extent - distance, i32)
+    return builder.emit(ops.Select(
+        builder.emit(ops.Cmp(counter, left, predicate="ge")),
+        _number(builder, 0, i32) if distance == 1 else builder.emit(ops.Sub(counter, left)),
+        builder.emit(ops.Add(counter, _number(builder, distance, i32)))))

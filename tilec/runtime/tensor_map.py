@@ -1,0 +1,104 @@
+"""Tensor maps on the host: what a launch is given for one, and how the driver encodes it.
+
+Source: CUDA driver API, cuTensorMapEncodeTiled.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tilec.errors import LaunchError
+from tilec.eval.dtypes import dtype_of
+from tilec.ir.descriptors import tma_boxes
+from tilec.ir.types import TensorMap
+from tilec.runtime import device, host
+
+# CUtensorMapDataType of each element; fp8 counts as bytes.
+_TYPES = {"i8": "UINT8", "u8": "UINT8", "f8e4m3": "UINT8", "f8e5m2": "UINT8", "i16": "UINT16",
+          "u16": "UINT16", "i32": "INT32", "u32": "UINT32", "i64": "INT64", "u64": "UINT64",
+          "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64"}
+_SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+_MOST_STRIDE = 1 << 40
+
+
+@dataclass(frozen=True, eq=False)
+class TensorDescriptor:
+    """A tensor for TMA: the memory of `array`, seen with a shape and strides (in elements; the last
+    one is 1). An array alone stands for itself. block_shape: what one copy moves, if it is to be
+    checked against the kernel."""
+
+    array: Any
+    shape: Sequence[int]
+    strides: Sequence[int]
+    block_shape: Sequence[int] = ()
+
+    def as_numpy(self) -> Any:
+        """The tensor as a view of host memory."""
+        from numpy.lib.stride_tricks import as_strided  # a kernel on the CPU needs numpy anyway
+
+        base = host.as_numpy(self.array)
+        return as_strided(base, self.shape, [s * base.itemsize for s in self.strides])
+
+
+def on_device(value: Any, t: TensorMap, name: str) -> bytes:
+    """The 128 bytes of the tensor map that an array or a TensorDescriptor stands for. name: of the
+    parameter; LaunchError says what about the tensor TMA cannot serve."""
+    given = value.array if isinstance(value, TensorDescriptor) else value
+    view = host.device_view(given)
+    if view is None:
+        raise LaunchError(f"argument `{name}` is a {type(given).__name__}, expected a device array "
+                          "or a TensorDescriptor of one")
+    size = t.element.bytes
+    if view.dtype != dtype_of(t.element):
+        raise LaunchError(f"argument `{name}` has elements of type {view.dtype}, expected "
+                          f"{t.element}")
+    shape, strides = view.shape, tuple(s // size for s in view.strides)
+    if isinstance(value, TensorDescriptor):
+        shape, strides = tuple(value.shape), tuple(value.strides)
+        if value.block_shape and tuple(value.block_shape) != t.shape:
+            raise LaunchError(f"argument `{name}` has blocks of {tuple(value.block_shape)}, the "
+                              f"kernel copies {t.shape}")
+    return encode(view.address, shape, strides, t, name)
+
+
+@lru_cache(maxsize=4096)
+def encode(address: int, shape: tuple[int, ...], strides: tuple[int, ...], t: TensorMap,
+           name: str) -> bytes:
+    """The tensor map for a tensor at an address; strides in elements."""
+    size, cu = t.element.bytes, device.driver()
+    _check(address, shape, [s * size for s in strides], t, name)
+    boxes = tma_boxes(t)
+    outer = [cu.cuuint64_t(s * size) for s in reversed(strides[:-1])]
+    error, made = cu.cuTensorMapEncodeTiled(
+        getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[t.element.name]}"),
+        len(shape), address, [cu.cuuint64_t(n) for n in reversed(shape)], outer,
+        [cu.cuuint32_t(n) for n in reversed(boxes.box)], [cu.cuuint32_t(1)] * len(shape),
+        cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[boxes.swizzle]}"),
+        cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+    device.check(error, "cuTensorMapEncodeTiled")
+    return struct.pack("<16Q", *map(int, made.opaque))
+
+
+def _check(address: int, shape: Sequence[int], strides: Sequence[int], t: TensorMap, name: str
+           ) -> None:
+    wrong = ""
+    if len(shape) != len(t.shape) or len(strides) != len(shape):
+        wrong = f"has the shape {tuple(shape)}, expected {len(t.shape)} dimensions"
+    elif not all(1 <= n <= 1 << 32 for n in shape):
+        wrong = f"has the shape {tuple(shape)}, expected extents from 1 to 2**32"
+    elif strides[-1] != t.element.bytes:
+        wrong = f"has neighbours along the last dimension {strides[-1]} bytes apart, expected " \
+            f"{t.element.bytes}"
+    elif any(s % 16 or not 0 < s < _MOST_STRIDE for s in strides[:-1]):
+        wrong = f"has strides of {tuple(strides)} bytes, expected multiples of 16 below 2**40"
+    elif address % 16:
+        wrong = "starts at an address that is not a multiple of 16"
+    if wrong:
+        raise LaunchError(f"argument `{name}` {wrong}", None,
+                          "TMA copies no other tensors; copy it into one that fits")

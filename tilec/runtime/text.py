@@ -1,0 +1,117 @@
+"""`tilec.load`: a kernel from a .tir file, at any level, to be run at each level below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tilec
+from tilec.codegen.cubin import sass
+from tilec.compiler import IR_LEVELS, Compiled, compile_from
+from tilec.errors import LaunchError, did_you_mean
+from tilec.ir.core import Module, Value
+from tilec.ir.parser import parse
+from tilec.ir.types import Pointer, Scalar, TensorMap
+from tilec.ir.verifier import verify
+from tilec.language import dtypes as dt
+from tilec.runtime import device, host
+from tilec.runtime.arguments import handler_of
+from tilec.runtime.launch import Launcher
+from tilec.runtime.tensor_map import TensorDescriptor, on_device
+from tilec.target import DEFAULT, Target
+
+
+def load(path: str | Path) -> TextKernel:
+    """The kernel in a .tir file. IRError names the line that is wrong."""
+    module = parse(Path(path).read_text(), str(path))
+    verify(module)
+    return TextKernel(module)
+
+
+class TextKernel:
+    """A kernel that was written as IR. kernel[grid](*args) launches it on a GPU; args in the order
+    of its parameters: device arrays, numbers, and for tensor maps device arrays or
+    TensorDescriptors."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        (self.func,) = module.funcs
+        self.name = self.func.name
+        self.target = Target.parse(str(module.attributes.get("target", DEFAULT)))
+        self._launchers: dict[int, Launcher] = {}
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """The compilation down to the cubin."""
+        return compile_from(self.module.clone(), self.target)
+
+    @property
+    def sass(self) -> str:
+        """The cubin, disassembled."""
+        assert self.compiled.linked is not None
+        return sass(self.compiled.linked.cubin)
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        extents = host.check_grid(grid)
+        return lambda *args: self._launch(extents, self._arguments(args, _device_value))
+
+    def run(self, args: Sequence[Any], grid: Any, level: str = "lowered",
+            seed: int | None = None) -> None:
+        """Run on host arrays, in place, at an IR level from the module's own on down, or "ptx"."""
+        extents = host.check_grid(grid)
+        values = self._arguments(args, _host_value)
+        if level == "ptx":
+            made = self.compiled
+            tilec.sim.run(made.ptx, made.name, values, extents, 32 * self.module.num_warps,
+                          shared_bytes=made.shared, seed=seed)
+            return
+        levels = IR_LEVELS[IR_LEVELS.index(self.module.level):]
+        if level not in levels:
+            raise LaunchError(f"`{self.name}` cannot run at level `{level}`", None,
+                              did_you_mean(level, (*levels, "ptx")) or
+                              f"it runs at {', '.join(levels)} and ptx")
+        module = self.module.clone()
+        if level != module.level:
+            compile_from(module, self.target, level)
+        tilec.interp.run(module, self.name, values, extents, seed)
+
+    def _arguments(self, args: Sequence[Any], convert: Callable[[Value, Any], Any]) -> list[Any]:
+        params = self.func.args
+        if len(args) != len(params):
+            raise LaunchError(f"`{self.name}` got {len(args)} arguments, expected {len(params)}: "
+                              f"{', '.join(p.name for p in params)}")
+        return [convert(p, v) for p, v in zip(params, args, strict=True)]
+
+    def _launch(self, grid: tuple[int, int, int], values: Sequence[Any]) -> None:
+        index = device.current_device()
+        launcher, made = self._launchers.get(index), self.compiled
+        if launcher is None:
+            assert made.linked is not None
+            loaded = device.load(made.linked.cubin, made.name, made.shared, index)
+            launcher = self._launchers[index] = Launcher(
+                loaded.function, [_short(p) for p in self.func.args], index)
+        launcher.launch(grid, 32 * self.module.num_warps, made.shared,
+                        device.current_stream(index), values)
+
+
+def _short(param: Value) -> str:
+    """A parameter's type as a launcher calls it."""
+    t = param.type
+    if isinstance(t, TensorMap):
+        return "tensormap"
+    if isinstance(t, Pointer):
+        return f"*{dt.of_ir(t.pointee).short}"
+    assert isinstance(t, Scalar)
+    return dt.of_ir(t).short
+
+
+def _device_value(param: Value, value: Any) -> Any:
+    if isinstance(param.type, TensorMap):
+        return on_device(value, param.type, param.name)
+    return handler_of(value)(value)[1]
+
+
+def _host_value(param: Value, value: Any) -> Any:
+    return value.as_numpy() if isinstance(value, TensorDescriptor) else host.as_numpy(value)
