@@ -11,6 +11,7 @@ import numpy as np
 
 from tests.sim.forms.base import Array, Form
 
+_FILTER = {"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 2, "lp": 2}  # words of four bytes
 FOLDER = Path(__file__).parent.parent / "recorded"
 
 
@@ -43,7 +44,7 @@ def write(path: Path, recording: Recording) -> None:
     meta = json.dumps({"made": recording.made, "forms": index, "faults": recording.faults}).encode()
     data = b"".join(data for _, data in recording.results.values())
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(lzma.compress(meta + b"\n" + data, preset=9))
+    path.write_bytes(lzma.compress(meta + b"\n" + data, filters=[_FILTER]))
 
 
 def read(path: Path) -> Recording:
