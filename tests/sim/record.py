@@ -2,8 +2,9 @@
 
     python -m tests.sim.record --output tests/sim/recorded
 
-Forms run in child processes, so that one that hangs or faults costs itself alone. Every form that
-gave no result is named at the end, and the exit status is then 1.
+Forms run in child processes, so that one that hangs or faults costs itself alone. Of those that are
+to fault the error is stored. Every other form that gave no result is named at the end, and the exit
+status is then 1.
 """
 
 from __future__ import annotations
@@ -81,41 +82,45 @@ def launch(function: Any, form: Form) -> list[bytes]:
 
 # -- in the parent -------------------------------------------------------------------------------
 
-def record(name: str, first: int, last: int, folder: Path) -> dict[str, str]:
-    """Run a range of a catalogue in children; what went wrong, by form."""
-    forms = list(catalogue(name).values())[first:last]
+def record(name: str, forms: Sequence[Form], folder: Path) -> dict[str, str]:
+    """Run forms of a catalogue in children; what went wrong, by form."""
+    numbers = {form: str(i) for i, form in enumerate(catalogue(name))}
     failed: dict[str, str] = {}
-    while left := [i for i, form in enumerate(forms)
+    while left := [form for form in forms
                    if form.name not in failed and not (folder / form.entry).exists()]:
         command = [sys.executable, "-m", "tests.sim.record", "--batch", name,
-                   *(str(first + i) for i in left), "--output", str(folder)]
+                   *(numbers[form.name] for form in left), "--output", str(folder)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
             reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         except subprocess.TimeoutExpired:
             reason = f"no result within {TIME_LIMIT} s"
-        missing = next((i for i in left if not (folder / forms[i].entry).exists()), None)
+        missing = next((form for form in left if not (folder / form.entry).exists()), None)
         if missing is not None:
-            failed[forms[missing].name] = reason
-        if missing == left[0] and "ptxas" in reason:  # no form of the batch can run
-            return failed | {forms[i].name: reason for i in left}
+            failed[missing.name] = reason
+        if missing is left[0] and "ptxas" in reason:  # no form of the batch can run
+            return failed | {form.name: reason for form in left}
     return failed
 
 
 def record_catalogue(name: str, path: Path, what: dict[str, str]) -> dict[str, str]:
-    """Run a catalogue and write its recording; what went wrong, by form."""
+    """Run a catalogue and write its recording; what went wrong against expectation, by form."""
     forms = catalogue(name)
+    sound = [form for form in forms.values() if not form.fault]
+    batches = [sound[first : first + BATCH] for first in range(0, len(sound), BATCH)]
+    batches += [[form] for form in forms.values() if form.fault]
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(CHILDREN) as pool:
         folder = Path(temporary)
-        parts = [pool.submit(record, name, first, first + BATCH, folder)
-                 for first in range(0, len(forms), BATCH)]
-        for part in parts:
+        for part in [pool.submit(record, name, batch, folder) for batch in batches]:
             failed |= part.result()
         results = {form.name: (form.checksum, (folder / form.entry).read_bytes())
                    for form in forms.values() if (folder / form.entry).exists()}
-    store.write(path, store.Recording(what, results))
-    print(f"{path}: {len(results)} of {len(forms)} forms, {path.stat().st_size} bytes")
+    faults = {form.name: (form.checksum, failed.pop(form.name))
+              for form in forms.values() if form.fault and form.name in failed}
+    store.write(path, store.Recording(what, results, faults))
+    print(f"{path}: {len(results)} results and {len(faults)} faults of {len(forms)} forms, "
+          f"{path.stat().st_size} bytes")
     return failed
 
 

@@ -29,7 +29,11 @@ def recording(name: str) -> store.Recording:
 
 
 def recorded(name: str, form: str) -> bool:
-    return store.path_of(name).exists() and form in recording(name).results
+    return form in recording(name).results
+
+
+def faulted(name: str, form: str) -> bool:
+    return form in recording(name).faults
 
 
 def simulated(form: Form, check: bool = False) -> list[Array]:
@@ -42,7 +46,7 @@ def simulated(form: Form, check: bool = False) -> list[Array]:
 
 def shown(form: Form, number: int, got: Array, want: Array, match: Match) -> str:
     """The first elements of an output that differ, with the thread's sources where they fit."""
-    at = differences(got, want, match)
+    at = differences(got, want, match, form.inputs)
     lines = [f"{form.name}, output {number}: {len(at)} of {got.size} differ"]
     for i in at[:5].tolist():
         sources = [hex(int(a[i])) for a in form.inputs if a.ndim == 1 and a.size == got.size]
@@ -58,13 +62,25 @@ def test_form_equals_the_gpu(name: str, form: str) -> None:
     assert checksum == what.checksum, "the form changed: record it again"
     outputs = zip(simulated(what), held.outputs(what), what.match, strict=True)
     for number, (got, want, match) in enumerate(outputs):
-        assert not len(differences(got, want, match)), shown(what, number, got, want, match)
+        wrong = differences(got, want, match, what.inputs)
+        assert not len(wrong), shown(what, number, got, want, match)
+
+
+@pytest.mark.parametrize(("name", "form"), [(n, f) for n, f in FORMS if faulted(n, f)])
+def test_form_faults_as_on_the_gpu(name: str, form: str) -> None:
+    what, (checksum, error) = catalogue(name)[form], recording(name).faults[form]
+    assert checksum == what.checksum, "the form changed: record it again"
+    assert "CUDA_ERROR_ILLEGAL_INSTRUCTION" in error
 
 
 @pytest.mark.parametrize("name", CATALOGUES)
 def test_every_form_writes_its_results_and_passes_the_checks(name: str) -> None:
     for form in catalogue(name).values():
         assert sim.unsupported(HEADER + form.text) == []
+        if form.fault:
+            with pytest.raises(sim.SimError, match=form.fault):
+                simulated(form)
+            continue
         for number, (got, before) in enumerate(
                 zip(simulated(form, check=True), form.outputs, strict=True)):
             assert form.name in UNCHANGED or not np.array_equal(got, before), (form.name, number)
@@ -86,10 +102,9 @@ def test_every_opcode_has_a_form() -> None:
 
 def test_recordings_name_their_origin() -> None:
     for name in CATALOGUES:
-        if store.path_of(name).exists():
-            held = recording(name)
-            assert held.made["gpu"] and held.made["driver"] and held.made["date"]
-            assert set(held.results) <= set(catalogue(name))
+        held = recording(name)
+        assert held.made["gpu"] and held.made["driver"] and held.made["date"]
+        assert {*held.results, *held.faults} <= set(catalogue(name))
 
 
 def test_differences_find_what_is_outside_the_bound() -> None:
@@ -103,3 +118,5 @@ def test_differences_find_what_is_outside_the_bound() -> None:
     assert differences(x, y, Match("f32", relative=2.0**-20)).tolist() == [5, 6, 7]
     assert differences(x, y, Match("f32", absolute=2.0**-20)).tolist() == [5]
     assert len(differences(x, x, Match("f32"))) == 0
+    positive = Match("f32", defined=lambda inputs: inputs[0] > 0)
+    assert differences(x, y, positive, [one]).tolist() == [1, 2, 5]

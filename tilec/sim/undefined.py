@@ -139,8 +139,9 @@ class Undefined:
         for key in assigned:
             named.remove(key)
         condition = None if guard is None else decoder.key(guard)
+        reads = {*named, *(assigned if _adds(step.instr) else ())}
         self.uses[decoder.index] = (
-            {*named, condition} if condition else {*named}, set() if guard else {*assigned})
+            reads | {condition} if condition else reads, set() if guard else {*assigned})
 
     def made(self, step: Step) -> Run:
         """A step as code."""
@@ -160,6 +161,7 @@ class Undefined:
         if leaves:
             ty = f"b{8 * TYPE_BYTES[instr.type]}"
             consumed = [decoder.moved_source(o, ty) for o in _flatten(instr.operands[1:2])]
+        adds = decoder.pred(instr.operands[3]) if _adds(instr) else None
         verb = "stores" if leaves else "uses"
         mix = _bitwise(decoder, instr, self) if instr.op in _BITWISE else _spread(
             decoder, instr, step.synced, sources)
@@ -167,6 +169,9 @@ class Undefined:
         def run(mask: Mask) -> None:
             self.demand(addresses, mask, "uses an address that depends on")
             self.demand(consumed, mask, f"{verb} a value that depends on")
+            if adds is not None:
+                kept = adds() if mask is None else adds() & mask
+                self.demand(results, kept, "adds to an accumulator that depends on")
             for result in results:
                 np.copyto(result, mix(result), where=True if mask is None else mask,
                           casting="unsafe")
@@ -293,6 +298,12 @@ def _flatten(operands: tuple[Operand, ...]) -> list[Operand]:
     """Operands with the parts of vectors one by one."""
     return [o for operand in operands
             for o in (operand.items if operand.kind == "vec" else (operand,))]
+
+
+def _adds(instr: Instr) -> bool:
+    """Whether it is a wgmma that may keep what its accumulators hold."""
+    return instr.op == "wgmma" and len(instr.operands) > 3 and (
+        instr.operands[3].kind == "reg" or instr.operands[3].value != 0)
 
 
 def _moved(instr: Instr) -> list[Operand] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,13 +25,15 @@ class Match(NamedTuple):
 
     Without a format not at all. With one, NaNs are alike, and other values of the format lie
     within `ulp` units in the last place, or within `relative` or `absolute`, of the GPU's; the
-    signs agree, of zeros too, unless there is an absolute bound.
+    signs agree, of zeros too, unless there is an absolute bound. Where the result is open for some
+    inputs, `defined` tells from the inputs for which it is not.
     """
 
     fmt: str = ""
     ulp: int = 0
     relative: float = 0.0
     absolute: float = 0.0
+    defined: Callable[[Sequence[Array]], Array] | None = None
 
 
 BITS = Match()
@@ -42,7 +44,8 @@ class Form(NamedTuple):
 
     `text` is the kernel (and what it needs at module scope), its entry named `entry`; its
     parameters are the addresses of the outputs, then of the inputs, then tensor maps over inputs
-    or outputs. `outputs` are what the results hold before.
+    or outputs. `outputs` are what the results hold before. A form with a `fault` ends in an error:
+    that is the pattern of the simulator's message.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Form(NamedTuple):
     grid: int = 1
     shared: int = 0
     maps: tuple[Any, ...] = ()
+    fault: str = ""
 
     @property
     def entry(self) -> str:
@@ -221,24 +225,37 @@ def default_match(kind: str) -> Match:
     return Match("f64") if kind == "f64" else BITS
 
 
+def any_nan(kind: str) -> Match:
+    """The bits, but that any NaN will do.
+
+    PTX ISA, "Floating Point Instructions": programs should not rely on which NaN comes out; neg and
+    abs say so once more.
+    """
+    return Match(kind.removesuffix("x2"))
+
+
 def special(name: str, body: str, outputs: Sequence[Array], inputs: Sequence[Array] = (),
             block: int = 32, grid: int = 1, outside: str = "", shared: int = 0,
             match: Sequence[Match] | None = None, maps: Sequence[Any] = (),
-            attributes: str = "") -> Form:
+            attributes: str = "", fault: str = "") -> Form:
     """A form with a kernel body of its own (see `kernel` for the registers)."""
     text = kernel(name, body, outputs, inputs, block, grid, outside, len(maps), attributes)
     return Form(name, text, tuple(outputs), tuple(inputs),
-                tuple(match or [BITS] * len(outputs)), block, grid, shared, tuple(maps))
+                tuple(match or [BITS] * len(outputs)), block, grid, shared, tuple(maps), fault)
 
 
 # -- comparison ----------------------------------------------------------------------------------
 
-def differences(got: Array, want: Array, match: Match) -> Array:
+def differences(got: Array, want: Array, match: Match, inputs: Sequence[Array] = ()) -> Array:
     """Flat indices of elements (of the format, else of the array) that do not match."""
     got, want = got.reshape(-1), want.reshape(-1)
+    if match.defined is not None:
+        keep = np.flatnonzero(match.defined(inputs))
+        return np.asarray(keep[differences(got[keep], want[keep], match._replace(defined=None))])
     if not match.fmt:
         return np.flatnonzero(got != want)
-    x, y = (as_float(a, match.fmt) for a in (got, want))
+    with np.errstate(invalid="ignore"):  # numpy's word for signalling NaNs
+        x, y = (as_float(a, match.fmt) for a in (got, want))
     bits = {"f64": 64, "f32": 32}.get(match.fmt, 16)
     steps = [_ordinal(a.view(f"u{bits // 8}"), bits) for a in (got, want)]
     with np.errstate(all="ignore"):

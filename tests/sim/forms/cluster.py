@@ -117,6 +117,18 @@ def signals() -> Iterator[Form]:
         [%r15], [%tile], 2048, [%r12]; {wait()}
         ld.shared.v4.b32 {{%r4, %r5, %r6, %r7}}, [%r2+4096];
         st.global.v4.b32 [%o0], {{%r4, %r5, %r6, %r7}};""", words=4)
+    for name, to, size, at in (("its own CTA", "%rank", 2048, 0),
+                               ("another CTA, little", "%peer", 64, 960)):
+        yield cluster(f"cp.async.bulk to {name}", f"""mapa.shared::cluster.u32 %r12, %bar, {to};
+            ld.global.v4.b32 {{%r4, %r5, %r6, %r7}}, [%i0];
+            st.shared.v4.b32 [%r2], {{%r4, %r5, %r6, %r7}};
+            st.shared.v4.b32 [%r2+4096], {{%r5, %r6, %r7, %r4}};
+            @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [%bar], {size}; {BOTH} {ALL}
+            add.u32 %r14, %tile, {4096 + at}; mapa.shared::cluster.u32 %r15, %r14, {to};
+            @%first cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes
+            [%r15], [%tile], {size}, [%r12]; {wait()}
+            ld.shared.v4.b32 {{%r4, %r5, %r6, %r7}}, [%r2+4096];
+            st.global.v4.b32 [%o0], {{%r4, %r5, %r6, %r7}};""", words=4)
 
 
 def multicasts() -> Iterator[Form]:

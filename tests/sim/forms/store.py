@@ -11,6 +11,7 @@ import numpy as np
 
 from tests.sim.forms.base import Array, Form
 
+_FILTER = {"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 2, "lp": 2}  # words of four bytes
 FOLDER = Path(__file__).parent.parent / "recorded"
 
 
@@ -20,10 +21,11 @@ def path_of(catalogue: str, folder: Path = FOLDER) -> Path:
 
 class Recording(NamedTuple):
     """`made` says gpu, driver and date; `results` holds, by form, its checksum and its outputs'
-    bytes one after another."""
+    bytes one after another; `faults`, for forms that end in an error, checksum and error."""
 
     made: dict[str, str]
     results: dict[str, tuple[int, bytes]]
+    faults: dict[str, tuple[int, str]]
 
     def outputs(self, form: Form) -> list[Array]:
         """The recorded outputs of a form, shaped as its own."""
@@ -39,10 +41,10 @@ class Recording(NamedTuple):
 def write(path: Path, recording: Recording) -> None:
     """A line of JSON and the results' bytes, compressed by lzma."""
     index = {name: [checksum, len(data)] for name, (checksum, data) in recording.results.items()}
-    meta = json.dumps({"made": recording.made, "forms": index}).encode()
+    meta = json.dumps({"made": recording.made, "forms": index, "faults": recording.faults}).encode()
     data = b"".join(data for _, data in recording.results.values())
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(lzma.compress(meta + b"\n" + data, preset=9))
+    path.write_bytes(lzma.compress(meta + b"\n" + data, filters=[_FILTER]))
 
 
 def read(path: Path) -> Recording:
@@ -52,4 +54,5 @@ def read(path: Path) -> Recording:
     for name, (checksum, size) in held["forms"].items():
         results[name] = (checksum, data[at : at + size])
         at += size
-    return Recording(held["made"], results)
+    faults = {name: (checksum, error) for name, (checksum, error) in held["faults"].items()}
+    return Recording(held["made"], results, faults)

@@ -27,6 +27,8 @@ SPACE = 16384
 TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16")
 SWIZZLES = (0, 32, 64, 128)
 """In the order of the driver's numbers (CUtensorMapDataType, CUtensorMapSwizzle)."""
+MISALIGNED = "misaligned tensor copy"
+NEGATIVE = "those of stores must not be negative"
 
 
 class Map(NamedTuple):
@@ -208,8 +210,8 @@ def bulk() -> Iterator[Form]:
         @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [%bar], 64;
         @%first cp.async.bulk.shared::cluster.shared::cta.{signal} [%tile+960], [%tile], 64, [%bar];
         {wait()} {transfer("dump", 1024, "%O0")}"""
-    yield special("cp.async.bulk.shared::cluster.shared::cta", body, [poison("i32", 256)],
-                  [small("u32", 256, 2)], BLOCK)
+    yield special("cp.async.bulk.shared::cluster.shared::cta without clusters", body,
+                  [poison("i32", 256)], [small("u32", 256, 2)], BLOCK, fault="without clusters")
     for op, types in (("add", "u32 s32 u64 f16 bf16 f32 f64"), ("min", "u32 s32 u64 s64 f16 bf16"),
                       ("max", "u32 s32 u64 s64 f16 bf16"), ("and", "b32 b64"), ("or", "b32 b64"),
                       ("xor", "b32 b64"), ("inc", "u32"), ("dec", "u32")):
@@ -229,29 +231,34 @@ def bulk() -> Iterator[Form]:
 def loads() -> Iterator[Form]:
     for swizzle in (0, 32, 64, 128):
         for dtype in ("u8", "bf16", "f32", "f64"):
-            inner = (swizzle or 48) * 8 // width(kind_of(dtype))
+            each = 16 * 8 // width(kind_of(dtype))
+            inner = (swizzle or 48) * each // 16
             yield load(f"{dtype} swizzle {swizzle}", dtype, (24, 2 * inner), (inner, 11),
-                       (inner // 2, 5), swizzle=swizzle)
+                       (inner // 2 // each * each, 5), swizzle=swizzle)
     for dtype in ("u16", "u32", "s32", "u64", "s64", "f16"):
         inner = 256 // width(kind_of(dtype))
         yield load(dtype, dtype, (9, 2 * inner), (inner, 4), (inner, 7))
     for name, shape, box, corner in (
-        ("1d over the end", (48,), (32,), (30,)), ("1d before the start", (48,), (32,), (-7,)),
+        ("1d over the end", (48,), (32,), (28,)), ("1d before the start", (48,), (32,), (-8,)),
         ("1d outside", (48,), (16,), (80,)), ("2d before the corner", (9, 24), (16, 4), (-8, -3)),
         ("2d over the corner", (9, 24), (16, 4), (16, 7)),
         ("2d around all", (9, 24), (32, 16), (-4, -4)),
         ("3d", (5, 6, 16), (8, 3, 2), (12, 4, -1)),
-        ("4d", (3, 4, 5, 16), (8, 2, 3, 2), (-1, -1, -1, 2)),
-        ("5d", (2, 3, 4, 5, 8), (8, 2, 2, 2, 2), (1, 4, 3, -1, 1)),
+        ("4d", (3, 4, 5, 16), (8, 2, 3, 2), (-4, -1, -1, 2)),
+        ("5d", (2, 3, 4, 5, 8), (8, 2, 2, 2, 2), (4, 4, 3, -1, 1)),
         ("5d whole", (2, 3, 4, 5, 8), (8, 5, 4, 3, 2), (0, 0, 0, 0, 0))):
         yield load(name, "f32", shape, box, corner)
     yield load("2d over the corner swizzle 128", "bf16", (13, 72), (64, 8), (32, 9), swizzle=128)
-    yield load("narrow box swizzle 128", "f16", (12, 64), (16, 9), (3, 1), swizzle=128)
+    yield load("narrow box swizzle 128", "f16", (12, 64), (16, 9), (8, 1), swizzle=128)
     yield load("narrow box swizzle 64", "f16", (12, 64), (16, 9), (0, 2), swizzle=64)
     yield load("element strides", "f16", (12, 40), (16, 5), (24, 1), steps=(1, 2))
     yield load("element strides 3d", "s32", (6, 7, 8), (8, 6, 4), (0, -1, 1), steps=(1, 3, 2))
     for dtype in ("f16", "bf16", "f32", "f64"):
         yield load(f"nan {dtype}", dtype, (5, 16), (16, 8), (8, 2), fill="nan")
+    yield load("ragged rows", "f32", (9, 24), (16, 4), (16, 2), extent=21)
+    yield load("misaligned 1d", "f32", (48,), (32,), (30,), fault=MISALIGNED)
+    yield load("misaligned swizzle 128", "f16", (12, 64), (16, 9), (3, 1), swizzle=128,
+               fault=MISALIGNED)
 
 
 def packed(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
@@ -268,10 +275,11 @@ def extents(box: tuple[int, ...], steps: tuple[int, ...]) -> list[int]:
 
 def load(name: str, dtype: str, shape: tuple[int, ...], box: tuple[int, ...],
          corner: tuple[int, ...], steps: tuple[int, ...] = (), swizzle: int = 0,
-         fill: str = "zero") -> Form:
+         fill: str = "zero", extent: int = 0, fault: str = "") -> Form:
     """One box into shared memory that held something else; all that it may reach is the result.
 
-    `shape` has the innermost dimension last; box, corner and steps have it first.
+    `shape` has the innermost dimension last; box, corner and steps have it first. Rows end after
+    `extent` elements, if it is given, and what the shape has beyond is padding.
     """
     rank, size = len(shape), width(kind_of(dtype)) // 8
     steps = steps or (1,) * rank
@@ -287,9 +295,11 @@ def load(name: str, dtype: str, shape: tuple[int, ...], box: tuple[int, ...],
     @%first {form} [%tile], [%M0, {{{", ".join(map(str, corner))}}}], [%bar];
     {wait()} {transfer("dump", seen, "%O0")}"""
     tensor = small(dtype, int(np.prod(shape)), seed_of(name))
-    tensor_map = Map(1, dtype, shape[::-1], packed(shape, size), box, steps, swizzle, fill)
+    tensor_map = Map(1, dtype, (extent or shape[-1], *shape[-2::-1]), packed(shape, size), box,
+                     steps, swizzle, fill)
     return special(name, body, [poison("i32", seen // 4)],
-                   [tensor, np.full(seen // 4, 0x5A5A5A5A, np.uint32)], BLOCK, maps=[tensor_map])
+                   [tensor, np.full(seen // 4, 0x5A5A5A5A, np.uint32)], BLOCK, maps=[tensor_map],
+                   fault=fault)
 
 
 def stores() -> Iterator[Form]:
@@ -297,23 +307,27 @@ def stores() -> Iterator[Form]:
         yield store(f"bf16 swizzle {swizzle}", "", "bf16", (12, 96), ((swizzle or 64) // 2, 7),
                     (16, 3), swizzle)
     for name, shape, box, corner in (
-        ("1d over the end", (48,), (32,), (30,)), ("2d outside", (9, 24), (16, 4), (24, 2)),
-        ("2d before the corner", (9, 24), (16, 4), (-8, -3)),
+        ("1d over the end", (48,), (32,), (28,)), ("2d outside", (9, 24), (16, 4), (24, 2)),
         ("2d over the corner", (9, 24), (16, 4), (16, 7)),
-        ("2d around all", (9, 24), (32, 16), (-4, -4)),
-        ("3d", (5, 6, 16), (8, 3, 2), (12, 4, -1)),
-        ("4d", (3, 4, 5, 16), (8, 2, 3, 2), (-1, -1, -1, 2)),
-        ("5d", (2, 3, 4, 5, 8), (8, 2, 2, 2, 2), (1, 4, 3, -1, 1))):
+        ("2d over all", (9, 24), (32, 16), (0, 0)), ("3d", (5, 6, 16), (8, 3, 2), (12, 4, 4)),
+        ("4d", (3, 4, 5, 16), (8, 2, 3, 2), (12, 4, 2, 2)),
+        ("5d", (2, 3, 4, 5, 8), (8, 2, 2, 2, 2), (4, 4, 3, 2, 1))):
         yield store(name, "", "f32", shape, box, corner)
+    yield store("2d ragged rows", "", "f32", (9, 24), (16, 4), (16, 2), extent=21)
+    yield store("1d misaligned", "", "f32", (48,), (32,), (30,), fault=MISALIGNED)
+    yield store("2d before the rows", "", "f32", (9, 24), (16, 4), (-8, 3), fault=NEGATIVE)
+    yield store("2d before the columns", "", "f32", (9, 24), (16, 4), (8, -3), fault=NEGATIVE)
+    yield store("3d before", "", "f32", (5, 6, 16), (8, 3, 2), (8, 1, -1), fault=NEGATIVE)
+    yield store("add before the columns", "add", "u32", (11, 24), (16, 8), (8, -2), fault=NEGATIVE)
     for op, types in (("add", "u32 s32 u64 f16 bf16 f32"), ("min", "s32 u64 f16 bf16"),
                       ("max", "u32 s64 f16 bf16"), ("and", "u32"), ("or", "u64"), ("xor", "s32"),
                       ("inc", "u32"), ("dec", "u32")):
         for dtype in types.split():
-            yield store(f"{op} {dtype}", op, dtype, (11, 24), (16, 8), (12, -2))
+            yield store(f"{op} {dtype}", op, dtype, (11, 24), (16, 8), (16, 5))
 
 
 def store(name: str, op: str, dtype: str, shape: tuple[int, ...], box: tuple[int, ...],
-          corner: tuple[int, ...], swizzle: int = 0) -> Form:
+          corner: tuple[int, ...], swizzle: int = 0, extent: int = 0, fault: str = "") -> Form:
     """One box from shared memory; the whole tensor is the result."""
     rank, size = len(shape), width(kind_of(dtype)) // 8
     covered = -(-int(np.prod(box[1:])) * max(box[0] * size, swizzle) // 1024) * 1024
@@ -324,9 +338,10 @@ def store(name: str, op: str, dtype: str, shape: tuple[int, ...], box: tuple[int
     @%first {form}.tile.bulk_group [%M0, {{{", ".join(map(str, corner))}}}], [%tile];
     @%first cp.async.bulk.commit_group; @%first cp.async.bulk.wait_group 0;"""
     tile = small(dtype, covered // size, seed_of(name, 1))
-    tensor_map = Map(0, dtype, shape[::-1], packed(shape, size), box, (1,) * rank, swizzle)
+    tensor_map = Map(0, dtype, (extent or shape[-1], *shape[-2::-1]), packed(shape, size), box,
+                     (1,) * rank, swizzle)
     return special(name, body, [small(dtype, int(np.prod(shape)), seed_of(name))],
-                   [tile], BLOCK, maps=[tensor_map])
+                   [tile], BLOCK, maps=[tensor_map], fault=fault)
 
 
 def forms() -> Iterator[Form]:

@@ -199,6 +199,7 @@ def _begin_box(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Begin:
     def issue(lane: int) -> tuple[Transfer, Pieces, list[Pieces]]:
         box = map_at.box(lane, rank)
         corner = np.array([int(values[lane]) for values in coordinates])
+        box.check(corner, loads, lane)
         at = shared.shared(lane, box.span, 128, loads)
         width, start = box.width, shared.address(lane)
         relative = box.shared(start) - start
@@ -219,7 +220,7 @@ def _begin_box(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Begin:
         update = None
         if op:
             _check_reduction(op, box.map.dtype)
-            update = update_of(op, box.map.dtype, False)
+            update = update_of(op, box.map.dtype)
         if not box.writable:
             raise Fault("a store through a tensor map whose array is read-only", lane)
         index = index[inside]
@@ -244,7 +245,7 @@ def _begin_plain(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Begin:
     signal = Places(decoder, operands.pop(0)) if into_shared else None
     targets = _targets(decoder, instr, operands)
     op, ty = form.get("op"), form.get("ty")
-    update = update_of(op, ty, into_shared) if op and ty else None
+    update = update_of(op, ty) if op and ty else None
     width = TYPE_BYTES[ty] if ty else 1
     reads = decoder.arena if from_global else decoder.shared
     writes = decoder.shared if into_shared else decoder.arena
@@ -253,6 +254,9 @@ def _begin_plain(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Begin:
         size = int(sizes[lane])
         if size % 16:
             raise Fault(f"a bulk copy of {size} bytes, which must be a multiple of 16", lane)
+        if into_shared and not from_global and decoder.shared.ranks == 1:
+            raise Fault("a bulk copy between shared memories in a launch without clusters, which "
+                        "an H200 ends for an illegal instruction: use ld and st", lane)
         first = source.arena(lane, size, False) if from_global else source.shared(
             lane, size, 16, False)
         if signal is None:

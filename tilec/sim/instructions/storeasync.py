@@ -37,7 +37,7 @@ def asynchronous(decoder: Decoder, instr: Instr) -> Code:
     places = shared_places(decoder, place, instr, size)
     signals = shared_places(decoder, signal, instr)
     name = next((n for n in form.groups() if n), None) if instr.op == "red" else None
-    update = update_of(name, instr.type, True) if name else None
+    update = update_of(name, instr.type) if name else None
     view, pc = decoder.shared, decoder.pc
 
     def put(first: int) -> Callable[[Array], None]:
