@@ -38,6 +38,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.matmul
 	$(BIN)/python -m benchmarks.hopper
 	$(BIN)/python -m benchmarks.interpreter
+	$(BIN)/python -m benchmarks.simulator
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,5 +1,5 @@
 """Shared by all tests: the seeded random generator, --update-golden and
---update-ratchet, verification after passes."""
+--update-ratchet, verification after passes, checks in the simulator."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 os.environ["TILEC_VERIFY"] = "1"
+os.environ["TILEC_CHECK"] = "1"  # whatever runs as PTX has no race and reads nothing uninitialised
 # The same examples in every run; `pytest --hypothesis-profile=explore` looks for new ones.
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("explore", max_examples=2000, deadline=None)

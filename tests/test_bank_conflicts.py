@@ -34,7 +34,7 @@ def counted(config: dict[str, Any]) -> tuple[Counter[str], list[str]]:
             conflicts.append(f"line {instr.line}: {instr.text}: {wavefronts}, least {phases}")
 
     sim.run(module, made.name, [p.args[name] for name in made.signature], (1, 1, 1),
-            shared_bytes=made.shared, on_shared=count)
+            shared_bytes=made.shared, on_shared=count, check=True)
     p.check(p.args["c_ptr"], "ptx")
     return found, conflicts
 

@@ -29,6 +29,7 @@ verify: bool
 cache: bool
 cache_dir: str
 seed: int
+check: bool
 run: str
 interpret: bool
 target: str
@@ -125,6 +126,9 @@ KNOBS: tuple[Knob, ...] = (
     Knob("seed", "integer", "0",
          "order of programs and warps, and of async completions, when run on a CPU",
          _integer, launch=False),
+    Knob("check", "0, 1", "0",
+         "look for races and uninitialised values in what runs as PTX on a CPU", _flag,
+         launch=False),
     Knob("run", ", ".join(RUN_LEVELS), "",
          "run every launch at that level on the CPU", _run_level),
     Knob("interpret", "0, 1", "0", "1: short for TILEC_RUN=tile", _flag),

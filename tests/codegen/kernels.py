@@ -70,7 +70,7 @@ def launch(params: str, body: str, args: Sequence[object], grid: int = 1, warps:
     llir, parsed, _ = compiled(params, body, warps, target)
     out: list[str] = []
     sim.run(parsed, llir.name, args, (grid, 1, 1), shared_bytes=llir.shared_bytes, seed=seed,
-            on_print=out.append)
+            on_print=out.append, check=True)
     return "".join(out)
 
 

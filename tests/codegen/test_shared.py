@@ -64,7 +64,8 @@ def launch(params: str, body: str, args: list, target: str = "sm_90a") -> str:
     mine = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
     run(m, "k", mine, 1)
     llir, ptx = to_llir(m, Target.parse(target)), ptx_of(m, target)
-    sim.run(sim.parse(ptx), "k", args, (1, 1, 1), shared_bytes=llir.shared_bytes)
+    sim.run(sim.parse(ptx), "k", args, (1, 1, 1), shared_bytes=llir.shared_bytes,
+            check=True)
     for got, want in zip(args, mine, strict=True):
         if isinstance(got, np.ndarray):
             np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8))
@@ -311,5 +312,5 @@ def test_pipelined_matmul(target: str) -> None:
     for k in (16, 48, 176):
         args, grid, want = matmul_case(k)
         sim.run(sim.parse(ptx), "matmul", args, (*grid, 1),
-                shared_bytes=int(m.attributes["shared"]))
+                shared_bytes=int(m.attributes["shared"]), check=True)
         np.testing.assert_allclose(args[2], want, rtol=1e-5, atol=1e-4)

@@ -12,6 +12,9 @@ from tilec import sim
 Array = np.ndarray[Any, Any]
 LANES = 256
 _BITS = {"pred": 8}
+_WIDTHS = {"f16": (16, 5), "bf16": (16, 8), "f32": (32, 8), "f64": (64, 11), "e4m3": (8, 4),
+           "e5m2": (8, 5)}
+"""Bits of a float format, and of its exponent."""
 
 
 class Form(NamedTuple):
@@ -77,11 +80,16 @@ def run_lines(
     return results
 
 
+def integer_edges(bits: int) -> list[int]:
+    """Small values, shift counts about a word's width, and the extremes."""
+    return [0, 1, 2, 3, 31, 32, 33, (1 << bits - 1) - 1, 1 << bits - 1, (1 << bits) - 1,
+            (1 << bits) - 2]  # fmt: skip
+
+
 def integers(bits: int, seed: int) -> Array:
     """Edge values and random bits of all magnitudes, as unsigned integers."""
     rng = np.random.default_rng(seed)
-    edges = [0, 1, 2, 3, 31, 32, 33, (1 << bits - 1) - 1, 1 << bits - 1, (1 << bits) - 1,
-             (1 << bits) - 2]  # fmt: skip
+    edges = integer_edges(bits)
     kind = np.dtype(f"u{bits // 8}")
     random = rng.integers(0, np.iinfo(np.uint64).max, LANES, dtype=np.uint64, endpoint=True)
     values = random.astype(kind) >> rng.integers(0, bits, LANES).astype(kind)
@@ -92,18 +100,24 @@ def integers(bits: int, seed: int) -> Array:
     return values.astype(kind)
 
 
-def float_bits(fmt: str, seed: int) -> Array:
-    """Bits of a float format: specials, subnormals, near values, and random ones."""
-    rng = np.random.default_rng(seed)
-    bits = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "e4m3": 8, "e5m2": 8}[fmt]
-    exponent = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11, "e4m3": 4, "e5m2": 5}[fmt]
-    kind = np.dtype(f"u{bits // 8}")
+def float_edges(fmt: str) -> list[int]:
+    """Bits of zeros, ones, infinities, a NaN, subnormals, the smallest and largest values."""
+    bits, exponent = _WIDTHS[fmt]
     fraction = bits - 1 - exponent
     one = ((1 << exponent - 1) - 1) << fraction
     infinity = ((1 << exponent) - 1) << fraction
-    edges = [0, 1 << bits - 1, one, one | 1 << bits - 1, infinity, infinity | 1 << bits - 1,
-             infinity | 1, 1, 2, (1 << fraction) - 1, 1 << fraction, infinity - 1, one + 1, one - 1,
-             infinity - 1 | 1 << bits - 1]  # fmt: skip
+    return [0, 1 << bits - 1, one, one | 1 << bits - 1, infinity, infinity | 1 << bits - 1,
+            infinity | 1, 1, 2, (1 << fraction) - 1, 1 << fraction, infinity - 1, one + 1, one - 1,
+            infinity - 1 | 1 << bits - 1]  # fmt: skip
+
+
+def float_bits(fmt: str, seed: int) -> Array:
+    """Bits of a float format: specials, subnormals, near values, and random ones."""
+    rng = np.random.default_rng(seed)
+    bits, exponent = _WIDTHS[fmt]
+    fraction = bits - 1 - exponent
+    one = ((1 << exponent - 1) - 1) << fraction
+    edges = float_edges(fmt)
     values = rng.integers(0, np.iinfo(np.uint64).max, LANES, dtype=np.uint64, endpoint=True)
     values = (values >> np.uint64(64 - bits)).astype(np.uint64)
     # Half of the values lie near 1, where sums of two cancel and round.
@@ -115,4 +129,4 @@ def float_bits(fmt: str, seed: int) -> Array:
     values = np.where(near, values | sign, values)
     at = rng.permutation(LANES)[: 3 * len(edges)]
     values[at] = np.array(edges * 3, dtype=np.uint64)
-    return values.astype(kind)
+    return values.astype(f"u{bits // 8}")

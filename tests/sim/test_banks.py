@@ -108,7 +108,7 @@ def test_what_counts() -> None:
     """Generic addresses do where they are shared; other memories do not."""
     assert requests("cvta.shared.u64 %g, buffer; st.b32 [%g], %r1; ld.b32 %r1, [%o];"
                     "atom.shared.add.u32 %r1, [%s], 1; st.global.b32 [%o], %r1;") == [
-        ("st", [1], [1]), ("atom", [1], [1])]
+        ("st", [1], [1]), ("atom", [32], [1])]
 
 
 def test_instruction_and_line() -> None:

@@ -183,7 +183,7 @@ def test_atomics_between_ctas() -> None:
 
 def test_registers() -> None:
     fails("st.global.b32 [%o], %r7;", "stores a value that depends on an uninitialised value",
-          "register %r7, which is read but nowhere written")
+          "what is read of %r7 before it is written")
     fails("add.u32 %r1, %t, %r7; mul.lo.u32 %r1, %r1, 3;" + OUT, "uninitialised.*%r7")
     fails("mad.wide.u32 %rd1, %r7, 4, %o; st.global.b32 [%rd1], 1;", "uses an address")
     fails("setp.eq.u32 %p1, %r7, 0; @%p1 bra END; st.global.b32 [%o], 1; END:", "by a predicate")
@@ -253,7 +253,9 @@ def test_shared_memory() -> None:
     clean(SHARED + "ld.shared.b32 %r1, [%s];" + COPY + "cp.async.wait_all; ld.shared.b32 %r1, [%s];"
           + OUT)
     fails(SHARED + "and.b32 %r3, %t, 7; mad.lo.u32 %s, %r3, 16, %s0;"
-          "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%s];" + OUT, "uninitialised", block=32)
+          "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%s];" + OUT, "unin", block=32)
+    fails(SHARED + "atom.shared.add.u32 %r1, [%s], 1;", r"uses shared address 0x\w+, .*uninitial")
+    clean(SHARED + "st.shared.b32 [%s], 0; red.shared.add.u32 [%s], 1;")
     # Every CTA begins anew.
     fails(SHARED + "setp.eq.u32 %p1, %c, 0; @%p1 st.shared.b32 [%s], 1; ld.shared.b32 %r1, [%s];"
           + OUT, r"CTA \(1, 0, 0\)", grid=2)

@@ -33,7 +33,8 @@ def kernel(body: str, cluster: str, params: str = "u64", threads: int = 64) -> s
 
 def run(body: str, ctas: int, cluster: str, seed: int | None = None) -> Array:
     out = np.zeros((ctas, 64), np.uint32)
-    sim.run(kernel(body, cluster), "k", [out], (ctas, 1, 1), shared_bytes=4096, seed=seed)
+    sim.run(kernel(body, cluster), "k", [out], (ctas, 1, 1), shared_bytes=4096, seed=seed,
+            check=True)
     return out
 
 
@@ -86,7 +87,7 @@ def test_loads_stores_and_atomics_reach_other_ctas(generic: bool, seed: int | No
 def test_remote_arrivals(seed: int | None) -> None:
     """Rank 0 waits for one arrival of every CTA at its mbarrier, then reads what they wrote."""
     body = """@%first mbarrier.init.shared.b64 [%bar+8], 4;
-    barrier.cluster.arrive.relaxed; barrier.cluster.wait;
+    fence.mbarrier_init.release.cluster; barrier.cluster.arrive.relaxed; barrier.cluster.wait;
     mapa.shared::cluster.u32 %r3, %tile, 0; mad.lo.u32 %r4, %rank, 4, %r3;
     add.u32 %r5, %rank, 30; @%first st.shared::cluster.b32 [%r4], %r5;
     mapa.shared::cluster.u32 %r6, %bar, 0;
@@ -129,7 +130,7 @@ def test_stores_and_copies_that_an_mbarrier_counts(seed: int | None) -> None:
     body = """shl.b32 %r2, %t, 2; add.u32 %r2, %r2, %tile; mov.u32 %r9, 1000;
     st.shared.b32 [%r2+512], %r9; mad.lo.u32 %r8, %rank, 100, %t; st.shared.b32 [%r2+768], %r8;
     fence.proxy.async.shared::cta;
-    @%first mbarrier.expect_tx.relaxed.cluster.shared::cta.b64 [%bar], 1280;
+    @%first mbarrier.expect_tx.relaxed.cluster.shared::cta.b64 [%bar], 1024;
     """ + BARRIER + """
     xor.b32 %r3, %rank, 1; mapa.shared::cluster.u32 %r4, %r2, %r3;
     mapa.shared::cluster.u32 %r5, %bar, %r3; mapa.shared::cluster.u32 %r6, %tile, %r3;
@@ -139,7 +140,7 @@ def test_stores_and_copies_that_an_mbarrier_counts(seed: int | None) -> None:
         [%r4+512], %t, [%r5];
     add.u32 %r10, %tile, 768;
     @%first cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes
-        [%r6+1024], [%r10], 512, [%r5];
+        [%r6+1024], [%r10], 256, [%r5];
     @%first mbarrier.arrive.shared.b64 _, [%bar];
     """ + WAIT.format(bar="%bar", parity=0) + """
     ld.shared.b32 %r11, [%r2+4]; ld.shared.b32 %r12, [%r2+512]; ld.shared.b32 %r13, [%r2+1024];
@@ -168,7 +169,8 @@ L:  bar.sync 1, 64; bar.sync 0; add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 100; 
      "out-of-bounds read of shared"),
     ("barrier.cluster.arrive; barrier.cluster.arrive;", "arrives again at the cluster barrier"),
     ("barrier.cluster.wait;", "without having arrived"),
-    ("setp.eq.u32 %p1, %rank, 1; @%p1 trap;", "CTA 1 of the cluster, thread 0"),
+    ("setp.eq.u32 %p1, %rank, 1; @%p1 trap;",
+     r"thread 0 \(warp 0\) of CTA 1 of the cluster: executes trap"),
     ("setp.eq.u32 %p1, %rank, 1; @%p1 bra L; bar.sync 2, 96; L:",
      "warps 0:0, 0:1 at barrier 2.*\n.*warps 1:0, 1:1 for the cluster barrier"),
 ])

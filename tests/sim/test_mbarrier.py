@@ -22,7 +22,7 @@ def run(body: str, seed: int | None = None, threads: int = 128, words: int = 0) 
     """A word a thread: what the body leaves in %r9."""
     out = np.full(words or threads, 0xDEAD, np.uint32)
     sim.run(hopper(f"mov.u32 %r9, 0;\n{body}\n{STORE}", "u64", threads), "k", [out], ONE,
-            shared_bytes=8192, seed=seed)
+            shared_bytes=8192, seed=seed, check=True)
     return out
 
 
@@ -90,8 +90,9 @@ def test_try_wait_may_give_up() -> None:
     """A wait without a loop shows, always without a seed and with some seeds."""
     body = """setp.eq.u32 %p1, %t, 64; @%p1 mbarrier.arrive.shared::cta.b64 _, [%bar];
     setp.lt.u32 %p2, %t, 32;
+    setp.ne.u32 %p3, 0, 0;
     @%p2 mbarrier.try_wait.parity.shared::cta.b64 %p3, [%bar], 0; selp.u32 %r9, 1, 0, %p3;"""
-    late = """setp.lt.u32 %p2, %t, 32;
+    late = """setp.lt.u32 %p2, %t, 32; setp.ne.u32 %p3, 0, 0;
     @%p2 mbarrier.try_wait.parity.shared::cta.b64 %p3, [%bar], 0, 1000; selp.u32 %r9, 1, 0, %p3;
     setp.eq.u32 %p1, %t, 64; @%p1 mbarrier.arrive.shared::cta.b64 _, [%bar];"""
     assert run(body)[:32].all() and not run(late)[:32].any()
@@ -113,7 +114,8 @@ def test_cp_async_arrives_when_its_copies_are_done(noinc: bool, seed: int | None
         "{}", "" if noinc else "bar.sync 1, 64; @%first mbarrier.arrive.shared.b64 _, [%bar+16];")
     body += WAIT.format(bar="%bar+16", parity=0) + """
     ld.shared.b32 %r9, [%r2+-256]; st.global.b32 [%rd3], %r9; END: cp.async.wait_all;"""
-    sim.run(hopper(body, "u64 u64"), "k", [out, source], ONE, shared_bytes=8192, seed=seed)
+    sim.run(hopper(body, "u64 u64"), "k", [out, source], ONE, shared_bytes=8192, seed=seed,
+            check=True)
     assert np.array_equal(out[64:], source[:64])
 
 
@@ -161,6 +163,12 @@ def test_deadlock_names_barrier_and_phase(seed: int | None) -> None:
                      r"mbarrier.try_wait[^;]*;\); mbarrier 0x400 is in phase 0 \(parity 0\) and "
                      r"lacks 1 of 1 arrivals and 96 bytes", str(caught.value))
     assert re.search(r"warps? 0.* at barrier 0", str(caught.value))
+
+
+def test_a_loop_that_polls_in_vain_names_the_barrier() -> None:
+    body = "W: mbarrier.test_wait.parity.shared.b64 %p1, [%bar], 0; @!%p1 bra W;"
+    with pytest.raises(SimError, match="an endless loop, or .*; mbarrier 0x400 is in phase 0"):
+        sim.run(hopper(body, "u64"), "k", [np.zeros(4)], ONE, shared_bytes=8192, max_steps=1000)
 
 
 @pytest.mark.parametrize("form", [

@@ -91,7 +91,7 @@ def load(tensor: Array, dtype: str, box: tuple[int, ...], corner: tuple[int, ...
 @pytest.mark.parametrize("dtype", KINDS)
 def test_swizzles(dtype: str, swizzle: int) -> None:
     width = np.dtype(KINDS[dtype]).itemsize
-    inner = (swizzle or 48) // width
+    inner = (swizzle or 64) // width
     tensor = random_tensor((40, 2 * inner), dtype, swizzle)
     got, want = load(tensor, dtype, (inner, 19), (inner // 2, 7), swizzle=swizzle)
     assert np.array_equal(got, want)
@@ -99,10 +99,10 @@ def test_swizzles(dtype: str, swizzle: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("shape", "box", "corner"), [
-    ((50,), (32,), (30,)), ((50,), (32,), (-7,)), ((50,), (16,), (80,)),
+    ((50,), (32,), (28,)), ((50,), (32,), (-8,)), ((50,), (16,), (80,)),
     ((9, 24), (16, 4), (-8, -3)), ((9, 24), (16, 4), (16, 7)), ((9, 24), (32, 16), (-4, -4)),
-    ((5, 6, 16), (8, 3, 2), (12, 4, -1)), ((3, 4, 5, 16), (8, 2, 3, 2), (-1, -1, -1, 2)),
-    ((2, 3, 4, 5, 8), (8, 2, 2, 2, 2), (1, 4, 3, -1, 1)), ((2, 3, 4, 5, 8), (8, 5, 4, 3, 2),
+    ((5, 6, 16), (8, 3, 2), (12, 4, -1)), ((3, 4, 5, 16), (8, 2, 3, 2), (-4, -1, -1, 2)),
+    ((2, 3, 4, 5, 8), (8, 2, 2, 2, 2), (4, 4, 3, -1, 1)), ((2, 3, 4, 5, 8), (8, 5, 4, 3, 2),
                                                            (0, 0, 0, 0, 0)),
 ])
 def test_edges(shape: tuple[int, ...], box: tuple[int, ...], corner: tuple[int, ...],
@@ -129,7 +129,7 @@ def test_element_strides_and_padded_rows() -> None:
 
 def test_rows_shorter_than_the_swizzle_are_spread() -> None:
     tensor = random_tensor((12, 64), "f16", 2)
-    got, want = load(tensor, "f16", (16, 9), (3, 1), swizzle=128)
+    got, want = load(tensor, "f16", (16, 9), (8, 1), swizzle=128)
     assert np.array_equal(got, want)
 
 
@@ -153,13 +153,13 @@ def test_stores_and_reductions(op: str, read: str, seed: int | None) -> None:
     form = f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{op}" if op else (
         "cp.async.bulk.tensor.2d.global.shared::cta")
     kernel = hopper(STORE.format(
-        copy=f"{form}.tile.bulk_group [%map, {{12, -2}}], [%tile]", read=read))
+        copy=f"{form}.tile.bulk_group [%map, {{12, 5}}], [%tile]", read=read))
     want = tensor.copy()
     apply = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
              "xor": np.bitwise_xor}  # fmt: skip
-    box = tile[: 8 * 16].reshape(8, 16)[2:, :12]
-    old = want[:6, 12:]
-    want[:6, 12:] = apply[op](old, box) if op else box
+    box = tile[: 8 * 16].reshape(8, 16)[:6, :12]
+    old = want[5:, 12:]
+    want[5:, 12:] = apply[op](old, box) if op else box
     sim.run(kernel, "k", [tile, packed(tensor, "s32", (16, 8))], ONE, shared_bytes=2 * SPACE,
             seed=seed)
     assert np.array_equal(tensor, want)
@@ -297,3 +297,18 @@ def test_unsupported_forms(form: str) -> None:
     kernel = hopper(f"@%first {form} [%tile], [%map, {{0, 0}}], [%bar];")
     (error,) = sim.unsupported(kernel)
     assert "does not know" in str(error) and error.ptx_line
+
+
+def test_counts() -> None:
+    """A box of 19 rows of 48 bytes, 4 rows of it outside; rows of 96 bytes from byte 16 on.
+
+    They have 15 x 48 bytes and, since 96 is 3 sectors, 2 sectors each; from byte 688 to 2079 they
+    leave none of the lines 5 to 16 of 128 bytes out.
+    """
+    tensor, out = random_tensor((22, 24), "f32", 1), np.zeros(SPACE, np.uint8)
+    counts = sim.run(load_kernel(2, 19 * 48, (4, 7)), "k", [out, packed(tensor, "f32", (12, 19))],
+                     ONE, shared_bytes=2 * SPACE, count=True)
+    assert counts is not None
+    (row,) = [r for r in counts.rows if "cp.async.bulk.tensor" in r.text]
+    assert row.memory["global", "copy"].tolist() == [1, 30, 12, 0, 0, 15 * 48]
+    assert row.memory["shared", "copy"].tolist() == [1, 0, 0, 0, 0, 19 * 48]

@@ -310,7 +310,9 @@ def test_warps_wait_at_times_of_their_own(seed: int | None) -> None:
     """Half of the warps come later to the product, and each goes on after its own wait."""
     body = """setp.lt.u32 %p1, %t, 64; mov.u32 %r1, 0; @%p1 bra GO;
 L:  add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 9; @%p2 bra L;
-GO: {f} {w} {c} {t} 0; add.f32 %d0, %d0, %d0; {f} {w} {c} {t} 0;"""
+GO: {f} {w} {c} {t} 0; mov.u32 %r1, 0;
+M:  add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 9; @%p2 bra M;
+    add.f32 %d0, %d0, %d0; {f} {w} {c} {t} 0;"""
     got = pair(body, seed)
     g = np.arange(64) % 16 < 8  # rows of the first accumulator, whose columns are even
     assert (got[g][:, ::2] == 48).all() and (got[g][:, 1::2] == 32).all()
@@ -327,8 +329,9 @@ def test_shared_memory_is_read_as_late_as_the_wait() -> None:
 
 
 @pytest.mark.parametrize(("body", "message"), [
-    ("{w} {c} {t} 0;", "register %d0, written since the last wgmma.fence, or before the first"),
-    ("{f} {w} {c} {t} 0; add.f32 %d2, %d2, %d2; {w} {c} {t} 0;", "register %d2, written since"),
+    ("{w} {c} {t} 0;", "register %d0, accessed since the last wgmma.fence, or before the first"),
+    ("{f} {w} {c} {t} 0; add.f32 %d2, %d2, %d2; {w} {c} {t} 0;", "register %d2, accessed since"),
+    ("{f} {w} {c} {t} 0; mov.b32 %r1, %d3; {w} {c} {t} 0;", "register %d3, accessed since"),
     ("{f} {w} {c} add.f32 %d1, %d1, %d1; {t} 0;", r"touches the accumulator %d1 of a wgmma that no "
      r"wgmma.wait_group has covered \(PTX line \d+: wgmma"),
     ("{f} {w} {c} {w} {c} {t} 1; mov.b32 %r1, %d0; {t} 0;", "touches the accumulator %d0"),

@@ -10,6 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tilec
+from tilec import knobs
 from tilec.errors import LaunchError, SimulatorError, did_you_mean
 from tilec.frontend.signature import ArgSpec, Spec
 from tilec.language import dtypes as dt
@@ -27,6 +28,7 @@ from tilec.runtime.arguments import (
 
 if TYPE_CHECKING:
     from tilec.runtime.kernel import CompiledKernel
+    from tilec.sim import Counts
 
 
 def check_grid(grid: Any) -> tuple[int, int, int]:
@@ -147,6 +149,16 @@ def run_on_cpu(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, i
     arrays = [mirror.host(v) for v in values]
     _run(kernel, arrays, grid, level, seed)
     mirror.copy_back()
+
+
+def simulate(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, int, int],
+             seed: int | None, check: bool, count: bool) -> Counts | None:
+    """Run in the PTX simulator with its checks and counters; arrays as in `run_on_cpu`."""
+    mirror = _Mirror(values)
+    arrays = [mirror.host(v) for v in values]
+    counts = _simulate(kernel, arrays, grid, seed, check, count)
+    mirror.copy_back()
+    return counts
 
 
 class View(NamedTuple):
@@ -287,14 +299,19 @@ def numpy_dtype(short: str) -> Any:
 
 def _run(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, int], level: str,
          seed: int | None) -> None:
-    arrays = kernel.bind_maps(arrays, level)
     if level != "ptx":
-        tilec.interp.run(kernel.upper.modules[level], kernel.name, arrays, grid, seed)
+        tilec.interp.run(kernel.upper.modules[level], kernel.name,
+                         kernel.bind_maps(arrays, level), grid, seed)
         return
+    _simulate(kernel, arrays, grid, seed, knobs.check, False)
+
+
+def _simulate(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, int],
+              seed: int | None, check: bool, count: bool) -> Counts | None:
     made = kernel.lower("ptx")
     try:
-        tilec.sim.run(made.ptx, made.name, arrays, grid, 32 * kernel.num_warps,
-                      shared_bytes=made.shared, seed=seed)
+        return tilec.sim.run(made.ptx, made.name, kernel.bind_maps(arrays, "ptx"), grid,
+                             32 * kernel.num_warps, shared_bytes=made.shared, seed=seed, check=check, count=count)
     except SimulatorError as e:
         if made.edited is not None:
             e.message = f"{made.edited}: {e.message}"

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilec import knobs
 from tilec.codegen.cubin import LinkResult, available, sass
@@ -37,6 +37,9 @@ from tilec.runtime.cache import DiskCache, source_fingerprint
 from tilec.runtime.launch import Launcher
 from tilec.runtime.maps import MapMaker, from_json, to_json
 from tilec.target import Target
+
+if TYPE_CHECKING:
+    from tilec.sim import Counts
 
 ALIASES = {"ttir": "tile", "ttgir": "gpu"}
 ASM_KEYS = ("source", *LEVELS, "sass")
@@ -262,6 +265,18 @@ class CompiledKernel:
             return arrays + [MapMaker(r).in_simulator(arrays) for r in self.lower("ptx").maps]
         func = self.upper.modules[level].funcs[0]
         return arrays + [MapMaker(r).on_host(arrays) for r in recipes(func)]
+
+    def simulate(self, args: Sequence[Any] | Mapping[str, Any], grid: int | Sequence[int], *,
+                 check: bool = True, count: bool = True, seed: int | None = None) -> Counts | None:
+        """Run the PTX in the simulator, arguments as `run` takes them: what it cost, which prints
+        as tables; None without `count`.
+
+        check: raise SimulatorError for a race or a use of an uninitialised value as well
+        (docs/simulator.md).
+        """
+        values, extents = host.order_arguments(self, args), host.check_grid(grid)
+        with BRIEF:
+            return host.simulate(self, values, extents, seed, check, count)
 
     def launcher(self, index: int) -> Launcher:
         """The launcher on a CUDA device; compiles and loads the kernel when first needed."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tilec
+from tilec import knobs
 from tilec.codegen.cubin import sass
 from tilec.compiler import IR_LEVELS, Compiled, compile_from
 from tilec.errors import LaunchError, did_you_mean
@@ -69,7 +70,7 @@ class TextKernel:
             made, values = self.compiled, self._arguments(args, _simulated_value)
             values += [MapMaker(recipe).in_simulator(values) for recipe in made.maps]
             tilec.sim.run(made.ptx, made.name, values, extents, 32 * self.module.num_warps,
-                          shared_bytes=made.shared, seed=seed)
+                          shared_bytes=made.shared, seed=seed, check=knobs.check)
             return
         levels = IR_LEVELS[IR_LEVELS.index(self.module.level):]
         if level not in levels:

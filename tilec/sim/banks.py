@@ -8,9 +8,9 @@ phase takes as many wavefronts as the most distinct words that fall into one ban
 
 Sources: CUDA C++ Programming Guide, shared memory of compute capability 5.x and later (banks, lanes
 that share a word) and of 2.x (halves and quarters of a warp); PTX ISA, ldmatrix (whose lanes give
-the rows of a matrix). What they leave open: cp.async counts as a store of its size, and phases in
-which pairs of lanes read the same words, which the hardware can join, count one by one, so that
-these counts are never too low.
+the rows of a matrix). What they leave open: cp.async counts as a store of its size; lanes of an
+atomic operation take turns at a word; and phases in which pairs of lanes read the same words, which
+the hardware can join, count one by one, so that these counts are never too low.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ OnShared = Callable[[Instr, Array, Array], None]
 difference is what bank conflicts cost."""
 
 
-def wavefronts(lanes: Array, offsets: Array, width: int) -> tuple[Array, Array]:
+def wavefronts(lanes: Array, offsets: Array, width: int, joins: bool = True
+               ) -> tuple[Array, Array]:
     """Wavefronts and phases of each warp that asks, when `lanes` of a CTA access `width` bytes.
 
-    `lanes` are thread numbers and `offsets` their byte offsets, multiples of `width`. Both results
-    are integers in the order of the warps; phases, those with a lane, is the least possible.
+    `lanes` are thread numbers and `offsets` their byte offsets, multiples of `width`; `joins` says
+    whether lanes that name one word are served at once. Both results are integers in the order of
+    the warps; phases, those with a lane, is the least possible.
     """
     words = max(width // WORD, 1)
     phase = lanes.astype(np.int64) * words // WARP
     word = offsets.astype(np.int64)[:, None] // WORD + np.arange(words)
-    # Lanes of one phase that name the same word share it.
-    distinct = np.unique((phase[:, None] << 32) + word)
+    asked = (phase[:, None] << 32) + word
+    distinct = np.unique(asked) if joins else asked.reshape(-1)
     used = np.bincount((distinct >> 32) * BANKS + distinct % BANKS)
     used = np.pad(used, (0, -len(used) % (words * BANKS))).reshape(-1, words, BANKS).max(axis=2)
     asks = used.any(axis=1)

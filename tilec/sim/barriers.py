@@ -41,18 +41,25 @@ class ClusterBarrier:
         """Nobody has arrived."""
         self.arrived = np.zeros(self.machine.lanes, bool)
         self.owing = self.arrived.copy()  # those who have arrived, but not waited yet
+        self.row: Array | None = None
+        self.past: Array | None = None
 
     def __str__(self) -> str:
         return (f"the cluster barrier has {int(np.count_nonzero(self.arrived))} of "
                 f"{int(np.count_nonzero(self.machine.live))} threads")
 
-    def arrive(self, mask: Array) -> None:
+    def arrive(self, mask: Array, releases: bool = True) -> None:
         """Threads arrive; Fault for one that has not waited since it did so before."""
         twice = np.flatnonzero(mask & self.owing)
         if len(twice):
             raise Fault("arrives again at the cluster barrier without a wait", int(twice[0]))
         self.arrived = self.arrived | mask
         self.owing = self.owing | mask
+        order, threads = self.machine.order, np.flatnonzero(mask)
+        if order is not None and not releases:
+            threads = order.relaxed(threads)
+        if order is not None and len(threads):
+            self.row = order.release(threads, self.row)
         self.settle()
 
     def settle(self) -> None:
@@ -60,6 +67,7 @@ class ClusterBarrier:
         if np.count_nonzero(self.arrived) and not np.count_nonzero(
                 self.machine.live & ~self.arrived):
             self.arrived = np.zeros(self.machine.lanes, bool)
+            self.past, self.row = self.row, None
             self.machine.wake(self)
 
     def wait(self, pc: int, mask: Array) -> Moves:
@@ -71,4 +79,6 @@ class ClusterBarrier:
         if np.count_nonzero(late):
             self.machine.park(self, pc, late, "the cluster barrier")
         self.owing = self.owing & (late | ~mask)
+        if self.machine.order is not None and self.past is not None:
+            self.machine.order.acquire(np.flatnonzero(mask & ~late), self.past)
         return [(pc + 1, mask & ~late)]

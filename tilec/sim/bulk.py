@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from tilec.sim.decode import Decoder
 
 
+READS = "a bulk copy of thread {}, as its source,"
+WRITES = "a bulk copy of thread {}"
+
+
 @dataclass(slots=True, eq=False)
 class Transfer:
     """One bulk operation that `thread` issued.
@@ -52,11 +56,13 @@ class Transfers:
         """Forget the previous CTA."""
         self.committed = np.zeros(self.decoder.lanes, np.int64)  # bulk groups, by thread
         self.pending: list[Transfer] = []
+        self.unread: list[Transfer] = []  # of bulk groups: nobody has waited for what they read
 
     def issue(self, transfer: Transfer) -> None:
         """A transfer that begins."""
         if not transfer.barriers:
             transfer.group = int(self.committed[transfer.thread])
+            self.unread.append(transfer)
         self.pending.append(transfer)
         if self.decoder.machine.seeded:
             self.drift()
@@ -68,9 +74,20 @@ class Transfers:
     def wait(self, mask: Mask, newest: int, read: bool) -> None:
         """Finish the groups of each thread but its `newest` last committed ones, or their reads."""
         waits = self.decoder.machine.full(mask)
+        checks = self.decoder.checks
+        if checks is not None:
+            for thread in {number for what, number in checks.agents.columns if what == READS}:
+                done = int(self.committed[thread]) - newest - 1
+                for what in (READS,) if read else (READS, WRITES):
+                    checks.agents.done(np.array([thread])[waits[[thread]]], what, thread, done)
+
+        def covered(transfer: Transfer) -> bool:
+            return bool(waits[transfer.thread]
+                        and transfer.group < self.committed[transfer.thread] - newest)
+
+        self.unread = [transfer for transfer in self.unread if not covered(transfer)]
         for transfer in self.pending.copy():
-            if (not transfer.barriers and waits[transfer.thread]
-                    and transfer.group < self.committed[transfer.thread] - newest):
+            if not transfer.barriers and covered(transfer):
                 self.advance(transfer, read)
 
     def advance(self, transfer: Transfer, read: bool = False) -> None:
@@ -113,9 +130,9 @@ class Transfers:
 
         Raises SimError where its shared memory is still being read or written.
         """
+        for transfer in (*self.unread, *(t for t in self.pending if t.barriers)):
+            raise self.decoder.machine.located(Fault(
+                "the CTA ends while this operation may still use its shared memory: wait for it "
+                "first", transfer.thread), transfer.instr)
         for transfer in self.pending.copy():
-            if transfer.data is None:
-                raise self.decoder.machine.located(Fault(
-                    "the CTA ends while this operation may still use its shared memory: wait for "
-                    "it first", transfer.thread), transfer.instr)
             self.advance(transfer)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tilec.sim.agents import Agents
+from tilec.sim.errors import Fault
 from tilec.sim.flow import Flat
 from tilec.sim.machine import Array
 from tilec.sim.memory import GLOBAL_BASE, SHARED_START, Space
-from tilec.sim.order import Order, spread
+from tilec.sim.order import Access, Order, spread
 from tilec.sim.ptx import TYPE_BYTES, Instr
 from tilec.sim.races import Shadow
 
@@ -29,11 +33,12 @@ class Checks:
 
     def __init__(self, decoder: Decoder, flat: Flat) -> None:
         self.decoder = decoder
-        self.order = Order(decoder.lanes, decoder.where)
+        self.order = Order(decoder.lanes, decoder.where, decoder.machine.thread_name)
         decoder.machine.order = self.order
         narrowest = granules(flat)
         self.shared = Shadow(self.order, decoder.shared, SHARED_START, narrowest["shared"])
         self.arena = Shadow(self.order, decoder.arena, GLOBAL_BASE, narrowest["global"])
+        self.agents = Agents(self)
 
     def reset(self) -> None:
         """A new launch."""
@@ -43,11 +48,16 @@ class Checks:
     def begin(self, cta: str) -> None:
         """A new CTA, whose shared memory is there."""
         self.order.begin(cta)
-        self.shared.resize(self.decoder.shared.size)
+        self.shared.resize(len(self.decoder.shared.bytes))
         self.arena.log = []
 
-    def watch(self, instr: Instr, data: Written | None = None) -> Watch:
-        """What looks at each access of an instruction before it happens."""
+    def watch(self, instr: Instr, data: Written | None = None) -> Watch | None:
+        """What looks at each access of an instruction before it happens.
+
+        Those of mbarriers and asynchronous stores are for sim/agents.py.
+        """
+        if instr.op == "mbarrier" or "mbarrier" in str(instr.mods):
+            return None
         order, at = self.order, self.decoder.pc
         by_memory = {id(s.space): s for s in (self.shared, self.arena)}
         atomic = instr.op in ("atom", "red") or not {*instr.mods}.isdisjoint(_STRONG)
@@ -67,6 +77,8 @@ class Checks:
                 clock = order.base + 1 + copies.committed[threads]
             access = spread(order, shadow.granule, threads, offsets, width, at, agent, clock,
                             atomic=atomic)
+            if instr.op in ("atom", "red") and shadow is self.shared:
+                self.demand_written(access)
             if not writes:
                 if not shadow.load(access).all() and shadow is self.shared:
                     undefined.wake()
@@ -81,6 +93,14 @@ class Checks:
                              releases)
 
         return see
+
+    def demand_written(self, access: Access) -> None:
+        """Fault where shared memory that an access needs was never written."""
+        bad = self.shared.written[access.granule] == 0
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise Fault(f"uses {self.shared.where(access, at)}, which is uninitialised",
+                        int(access.threads[at]))
 
     def wait(self, threads: Array, newest: Array) -> None:
         """Threads wait for their cp.async groups up to number `newest`, an entry a lane."""

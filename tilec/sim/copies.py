@@ -13,6 +13,7 @@ import numpy as np
 
 from tilec.sim.errors import Fault
 from tilec.sim.machine import Array, Mask
+from tilec.sim.mbarrier import MBarrier
 from tilec.sim.ptx import Instr
 
 if TYPE_CHECKING:
@@ -130,13 +131,22 @@ class Copies:
             try:
                 for lane, at in zip(signal.lanes[~late].tolist(), signal.barriers[~late].tolist(),
                                     strict=True):
-                    self.decoder.mbarriers.find(at, lane).arrive(1, lane)
+                    self._arrive_one(self.decoder.mbarriers.find(at, lane), lane)
             except Fault as error:
                 raise self.decoder.machine.located(error, signal.instr) from None
             if late.any():
                 waiting.append(Signal(signal.after, signal.lanes[late], signal.barriers[late],
                                       signal.instr))
         self.signals = waiting
+
+    def _arrive_one(self, barrier: MBarrier, lane: int) -> None:
+        """A lane's copies so far come before its arrival; nothing else that it did need do so."""
+        order, row = self.decoder.machine.order, None
+        if order is not None:
+            row = order.fresh() if barrier.row is None else order.padded(barrier.row)
+            agent = order.lanes + lane
+            row[agent] = max(row[agent], order.base + 1 + self.committed[lane])
+        barrier.arrive(1, lane, after=row)
 
     def _land(self, batch: Batch) -> None:
         memory, shared = self.decoder.arena, self.decoder.shared

@@ -18,48 +18,32 @@ from tilec.sim.banks import OnShared
 from tilec.sim.bulk import Transfers
 from tilec.sim.checks import Checks, Watch, Written
 from tilec.sim.copies import Copies
+from tilec.sim.counters import Counters
 from tilec.sim.errors import SimError, Unsupported
 from tilec.sim.machine import Array, Code, Machine, Mask, Moves, positioned
 from tilec.sim.mbarrier import MBarriers
-from tilec.sim.memory import (
-    GLOBAL_BASE,
-    RANK_BITS,
-    SHARED_START,
-    Global,
-    Local,
-    Shared,
-    Space,
-    Window,
-)
-from tilec.sim.parser import shared_variables
-from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable, align_up
+from tilec.sim.memory import RANK_BITS, Global, Local, Shared, Space, Window
+from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable
 from tilec.sim.rules import rule_of
+from tilec.sim.specials import special_registers
 from tilec.sim.tensormap import Box
 from tilec.sim.undefined import Register, Step, Undefined
+from tilec.sim.variables import Variables
+from tilec.sim.views import INT, UINT, as_type, numpy_type
 from tilec.sim.wgmma import Products, registers
 
-_UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_INT = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
-_VALUES = {"pred": np.bool_, "f32": np.float32, "f64": np.float64}
 _POOL = 128  # registers of a pool
-
-
-def numpy_type(ty: str) -> Any:
-    """The numpy type of a view: floats narrower than 32 bits and packed values stay raw bits."""
-    if ty in _VALUES:
-        return _VALUES[ty]
-    if ty not in TYPE_BYTES or ty == "b128":
-        raise Unsupported(f"operands of type .{ty}")
-    return (_INT if ty[0] == "s" and "x" not in ty else _UINT)[TYPE_BYTES[ty]]
 
 
 class Decoder:
     """A kernel decoded for CTAs of `threads` threads; `code[i]` belongs to `where[i]`.
 
-    With `check` its accesses are checked against each other (see sim/checks.py).
+    With `check` its accesses are checked against each other (see sim/checks.py), with `count` they
+    are counted (see sim/counters.py).
     """
 
-    def __init__(self, module: Module, kernel: Kernel, threads: int, check: bool = False) -> None:
+    def __init__(self, module: Module, kernel: Kernel, threads: int, check: bool = False,
+                 count: bool = False) -> None:
         self.module = module
         self.kernel = kernel
         self.machine = Machine(threads, math.prod(kernel.cluster))
@@ -72,17 +56,13 @@ class Decoder:
         self.on_print: Callable[[str], None] = print
         self.on_shared: OnShared | None = None
         self.tensor_maps: list[Box] = []  # those of the present launch, by handle
-        self.specials = self.special_registers()
+        self.specials = special_registers(self.machine, kernel)
         self.arena = Global()
-        self.addresses: dict[int, int] = {}
-        self.frame_addresses: dict[tuple[int, int], int] = {}
-        self.place_module_variables()
         flat = flow.flatten(module, kernel)
-        self.static_shared = self.place_shared()
-        self.param_offsets, param_bytes = layout(kernel.params)
-        self.param = Window("param", 0, param_bytes, writable=False)
-        self.shared = Shared(self.static_shared, math.prod(kernel.cluster))
-        self.local = Local(self.lanes, self.place_locals(flat))
+        self.variables = Variables(module, kernel, flat, self.arena)
+        self.param = Window("param", 0, self.variables.param_bytes, writable=False)
+        self.shared = Shared(self.variables.static_shared, math.prod(kernel.cluster))
+        self.local = Local(self.lanes, self.variables.local_bytes)
         self.spaces: dict[str, Space] = {
             "global": self.arena, "const": self.arena, "shared": self.shared,
             "shared::cluster": self.shared, "local": self.local, "param": self.param,
@@ -90,15 +70,15 @@ class Decoder:
         self.mbarriers = MBarriers(self)
         self.copies = Copies(self)
         self.transfers = Transfers(self)
-        self.products = Products(self, {
-            operand.name for entry in flat.entries if entry.instr and entry.instr.op == "wgmma"
-            for operand in registers(entry.instr.operands[:2])})
+        self.products = Products(self, [
+            entry.instr for entry in flat.entries if entry.instr and entry.instr.op == "wgmma"])
         self.machine.engines = [self.copies, self.transfers, self.products]
         self.unsupported: list[SimError] = []
         self.code: list[Code] = []
         self.where: list[Instr | None] = []
         self.checks = Checks(self, flat) if check else None
         self.undefined = Undefined(self, flat) if check else None
+        self.counters = Counters(self.machine, self.where) if count else None
         self.named: list[Register] = []
         self.assigned: list[Register] = []
         self.moved: set[int] | None = None  # while a twin is decoded: the operands that it moves
@@ -111,88 +91,7 @@ class Decoder:
         if self.undefined is not None:
             self.undefined.analyse(flat, order)
 
-    # Layout of variables
-
-    def place_module_variables(self) -> None:
-        """Give `.global` and `.const` variables of the module an address."""
-        for variable in self.module.scope.variables.values():
-            if variable.space in ("global", "const"):
-                made = self.arena.reserve(variable.size, variable.align, variable.name)
-                made.constant = variable.space == "const"
-                made.writable = not made.constant
-                self.addresses[id(variable)] = made.start
-        self.module_allocations = len(self.arena.allocations)
-
-    def place_shared(self) -> int:
-        """Addresses of static shared variables; dynamic memory follows them. Returns bytes used."""
-        at = SHARED_START
-        dynamic = [v for scope in (self.module.scope, self.kernel.scope)
-                   for v in scope.variables.values() if v.space == "shared" and v.extern]
-        for variable in (*shared_variables(self.module, self.kernel), *dynamic):
-            at = align_up(at, variable.align)
-            self.addresses[id(variable)] = at
-            at += variable.size
-        return at - SHARED_START
-
-    def place_locals(self, flat: flow.Flat) -> int:
-        """Offsets of `.local` variables and call parameters in every frame; bytes per thread."""
-        at = 0
-        seen: set[tuple[int, int]] = set()
-        for entry in flat.entries:
-            for scope in entry.instr.scope.chain() if entry.instr else ():
-                if (entry.frame, id(scope)) in seen:
-                    break
-                seen.add((entry.frame, id(scope)))
-                for variable in scope.variables.values():
-                    kernel_param = entry.frame == 0 and variable in self.kernel.params
-                    if variable.space in ("local", "param") and not kernel_param:
-                        at = align_up(at, max(variable.align, 8))
-                        self.frame_addresses[entry.frame, id(variable)] = at
-                        at += max(variable.size, TYPE_BYTES[variable.type])
-        return at
-
-    def initialise(self) -> None:
-        """Write the initial values of module variables into a freshly built arena."""
-        for variable in self.module.scope.variables.values():
-            if variable.space not in ("global", "const"):
-                continue
-            start = self.addresses[id(variable)] - GLOBAL_BASE
-            memory = self.arena.bytes[start : start + variable.size]
-            memory[:] = 0
-            width = TYPE_BYTES[variable.type]
-            for i, value in enumerate(variable.init):
-                if isinstance(value, tuple):
-                    name, plus = value
-                    target = self.module.scope.variables.get(name)
-                    value = (self.addresses.get(id(target), 0) if target else 0) + plus
-                data = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
-                memory[i * width : (i + 1) * width] = np.frombuffer(data, np.uint8)
-
     # Registers and operands
-
-    def special_registers(self) -> dict[str, Array]:
-        """Arrays of the special registers; those of the grid and the thread are filled later."""
-        machine, lane = self.machine, self.machine.lane
-        bit = np.uint32(1) << lane
-        below = bit - np.uint32(1)
-        names = {
-            "%laneid": lane,
-            "%warpid": (machine.warp % (machine.cta_lanes // 32)).astype(np.uint32),
-            "%lanemask_eq": bit, "%lanemask_lt": below, "%lanemask_le": below | bit,
-            "%lanemask_gt": ~(below | bit), "%lanemask_ge": ~below,
-        }
-        fixed = {"%nwarpid": machine.cta_lanes // 32, "%warpsize": 32, "WARP_SZ": 32, "%nsmid": 1,
-                 "%cluster_nctarank": math.prod(self.kernel.cluster)}
-        for base in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid",
-                     "cluster_nctaid"):
-            fixed |= {f"%{base}.{axis}": 0 for axis in "xyz"}
-        for name in ("smid", "gridid", "cluster_ctarank", "clock", "clock_hi", "clock64",
-                     "globaltimer", "total_smem_size", "dynamic_smem_size"):
-            fixed["%" + name] = 0
-        for name, value in fixed.items():
-            wide = name in ("%clock64", "%globaltimer")
-            names[name] = np.full(self.lanes, value, np.uint64 if wide else np.uint32)
-        return names
 
     def key(self, name: str) -> Register | None:
         """Which register a name stands for here; None if no scope declares it."""
@@ -210,7 +109,7 @@ class Decoder:
         if array is None:
             if found[1] == "b128":
                 raise Unsupported("128-bit registers")
-            kind = np.bool_ if found[1] == "pred" else _UINT[TYPE_BYTES[found[1]]]
+            kind = np.bool_ if found[1] == "pred" else UINT[TYPE_BYTES[found[1]]]
             array = self.registers[key] = self.allocate(kind)
         return array
 
@@ -268,7 +167,7 @@ class Decoder:
                 return self.constant(bool(operand.value), kind)
             size = np.dtype(kind).itemsize
             value = operand.value & ((1 << 8 * size) - 1)
-            return self.constant(value, _UINT[size]).view(kind)
+            return self.constant(value, UINT[size]).view(kind)
         if operand.kind in ("f32", "f64", "float"):
             return self.float_constant(operand, ty)
         raise Unsupported(f"a {operand.kind} operand where a {ty} value is expected")
@@ -276,7 +175,7 @@ class Decoder:
     def float_constant(self, operand: Operand, ty: str) -> Array:
         """0f, 0d and decimal constants: as bits for a type of their size, else by value."""
         size = {"f32": 4, "f64": 8}.get(operand.kind, 0)
-        bits = self.constant(operand.value, _UINT[size or 8])
+        bits = self.constant(operand.value, UINT[size or 8])
         if TYPE_BYTES[ty] == size:
             return bits.view(numpy_type(ty))
         if ty in ("f32", "f64"):
@@ -301,7 +200,7 @@ class Decoder:
         if array is None:
             raise Unsupported(f"a destination that is no declared register: '{operand.name}'")
         if array.dtype.itemsize > np.dtype(kind).itemsize:
-            return array.view((_INT if np.dtype(kind).kind == "i" else _UINT)[array.itemsize])
+            return array.view((INT if np.dtype(kind).kind == "i" else UINT)[array.itemsize])
         return as_type(array, kind)
 
     def moved_source(self, operand: Operand, ty: str) -> Array:
@@ -337,16 +236,16 @@ class Decoder:
 
     def variable_address(self, variable: Variable) -> tuple[str, int]:
         if variable.space in ("local", "param"):
-            at = self.frame_addresses.get((self.frame, id(variable)))
+            at = self.variables.in_frames.get((self.frame, id(variable)))
             if at is not None:
                 return "local", at
-            return "param", self.param_offsets[variable.name]
-        return variable.space, self.addresses[id(variable)]
+            return "param", self.variables.param_offsets[variable.name]
+        return variable.space, self.variables.addresses[id(variable)]
 
     def call_parameter(self, frame: int, variable: Variable) -> tuple[int, int]:
         """Offset and size of a parameter or return value of a call, in each thread's memory."""
         size = max(variable.size, TYPE_BYTES[variable.type])
-        return self.frame_addresses[frame, id(variable)], size
+        return self.variables.in_frames[frame, id(variable)], size
 
     # Code
 
@@ -410,13 +309,22 @@ class Decoder:
             code = self.guarded(code, instr)
         if instr.guard is not None and self.undefined is not None and step is not None:
             code = self.undefined.guarded(step, code)
-        return code
+        return code if self.counters is None else self.counters.counted(self.pc, code)
 
     def watch(self, instr: Instr, data: Written | None = None) -> Watch | None:
         """What must see every access of the present instruction, which writes `data`."""
-        if self.checks is None or self.moved is not None:
+        if self.moved is not None:
             return None
-        return self.checks.watch(instr, data)
+        checks = None if self.checks is None else self.checks.watch(instr, data)
+        counts = None if self.counters is None else self.counters.watch(instr, self.pc)
+        if checks is None or counts is None:
+            return checks or counts
+
+        def both(memory: Space, threads: Array, offsets: Array, width: int, writes: bool) -> None:
+            checks(memory, threads, offsets, width, writes)
+            counts(memory, threads, offsets, width, writes)
+
+        return both
 
     def here(self) -> tuple[Any, ...]:
         """The instruction that is being decoded."""
@@ -473,6 +381,9 @@ class Decoder:
     def warpgroups(self, body: Callable[[Mask], None]) -> Code:
         """Run `body` once all four warps of each thread's warpgroup stand at this instruction."""
         machine, pc = self.machine, self.pc
+        if self.undefined is not None and self.step is not None:
+            self.step.synced = True
+            body = self.undefined.after(self.step, body)
 
         def code(mask: Mask) -> Moves | None:
             if mask is None and pc not in machine.blocked and self.lanes % 128 == 0:
@@ -512,29 +423,5 @@ class Decoder:
         return self.pred(Operand("reg", instr.guard, negated=instr.guard_negated))
 
 
-def as_type(array: Array, kind: Any) -> Array:
-    """A register as a view of `kind`: same size reinterpreted, wider ones by their low bytes."""
-    size = np.dtype(kind).itemsize
-    if array.dtype == np.bool_ or kind is np.bool_:
-        if array.dtype != kind:
-            raise Unsupported("a predicate register mixed with a value")
-        return array
-    if array.dtype.itemsize == size:
-        return array.view(kind)
-    if array.dtype.itemsize < size:
-        raise Unsupported("a register narrower than the instruction's type")
-    return array.view(kind)[:: array.dtype.itemsize // size]
-
-
 def _jump(target: int) -> Code:
     return lambda mask: target
-
-
-def layout(params: list[Variable]) -> tuple[dict[str, int], int]:
-    """Offset of every kernel parameter, and their total size."""
-    offsets, at = {}, 0
-    for variable in params:
-        at = align_up(at, variable.align)
-        offsets[variable.name] = at
-        at += variable.size
-    return offsets, at

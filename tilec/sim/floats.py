@@ -34,7 +34,7 @@ class Format(NamedTuple):
 FORMATS = {
     "f64": Format(53, -1022, np.finfo(np.float64).max, np.float64, np.uint64, 0x7FFFFFFFFFFFFFFF),
     "f32": Format(24, -126, float(np.finfo(np.float32).max), np.float32, np.uint32, 0x7FFFFFFF),
-    "tf32": Format(11, -126, (2 - 2**-10) * 2.0**127, np.float32, np.uint32, 0x7FFFFFFF),
+    "tf32": Format(11, -126, (2 - 2**-10) * 2.0**127, np.float32, np.uint32, 0x7FFFE000),
     "bf16": Format(8, -126, (2 - 2**-7) * 2.0**127, ml_dtypes.bfloat16, np.uint16, 0x7FFF),
     "f16": Format(11, -14, 65504.0, np.float16, np.uint16, 0x7FFF),
     "e5m2": Format(3, -14, 57344.0, ml_dtypes.float8_e5m2, np.uint8, 0x7F),
@@ -72,12 +72,30 @@ def canonical(values: Array) -> Array:
     return values
 
 
-def flush(values: Array) -> Array:
-    """Subnormal float32 values become zeros of the same sign (.ftz)."""
-    small = np.abs(values) < np.float32(2.0**-126)
+def flush(values: Array, fmt: str = "f32") -> Array:
+    """Values that are subnormal in `fmt` become zeros of the same sign (.ftz)."""
+    small = np.abs(values) < values.dtype.type(2.0 ** FORMATS[fmt].emin)
     if np.count_nonzero(small):
-        return np.where(small, np.copysign(np.float32(0), values), values)
+        return np.where(small, np.copysign(values.dtype.type(0), values), values)
     return values
+
+
+def flush_bits(bits: Array, fmt: str) -> Array:
+    """The same of values' bits."""
+    sign = bits & FORMATS[fmt].bits(1 << 8 * bits.itemsize - 1)
+    small = (bits ^ sign) < FORMATS[fmt].bits(1 << FORMATS[fmt].precision - 1)
+    return np.where(small, sign, bits) if np.count_nonzero(small) else bits
+
+
+def extreme(x: Array, y: Array, largest: bool) -> Array:
+    """The smaller or the larger value: NaN loses, and -0 is less than +0."""
+    low = np.fmax(x, y) if largest else np.fmin(x, y)
+    zeros = (x == 0) & (y == 0)
+    if np.count_nonzero(zeros):
+        negative = np.signbit(x) & np.signbit(y) if largest else np.signbit(x) | np.signbit(y)
+        zero = np.copysign(np.zeros_like(x), np.where(negative, -1, 1).astype(x.dtype))
+        low = np.where(zeros, zero, low)
+    return low
 
 
 def saturate(values: Array) -> Array:
@@ -227,7 +245,7 @@ def fma64(a: Array, b: Array, c: Array, mode: str = "n") -> Array:
 
     Values where an intermediate could overflow or underflow go through exact fractions.
     """
-    direct = a * b + c
+    direct = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, a * b + c)
     exps = [np.frexp(x)[1] for x in (a, b, c)]
     total = exps[0] + exps[1]
     calm = (np.abs(total) < 900) & (np.abs(exps[2]) < 900)
@@ -288,6 +306,6 @@ def direct64(op: Callable[[Fraction, Fraction], Fraction], a: Array, b: Array, n
         exact = op(Fraction(float(a[i])), Fraction(float(b[i])))
         if exact:
             result[i] = round_fraction(exact, mode)
-        elif mode == "m" and a[i] != 0 and b[i] != 0 and op in (Fraction.__add__,):
+        elif mode == "m" and op is Fraction.__add__ and (np.signbit(a[i]) or np.signbit(b[i])):
             result[i] = -0.0
     return result

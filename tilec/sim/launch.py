@@ -12,11 +12,13 @@ import numpy as np
 
 from tilec.sim import instructions  # noqa: F401  (its modules register the rules)
 from tilec.sim.banks import OnShared
+from tilec.sim.counters import Counts
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import SimError
 from tilec.sim.memory import GLOBAL_BASE, Allocation, host_bytes, place
 from tilec.sim.parser import parse
 from tilec.sim.ptx import TYPE_BYTES, Kernel, Module, Variable
+from tilec.sim.specials import set_cluster, set_grid, set_threads
 from tilec.sim.tensormap import MAP_BYTES, Box, TensorMap, handle
 
 Array = np.ndarray[Any, Any]
@@ -27,7 +29,7 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
         block: int | None = None, shared_bytes: int = 0, seed: int | None = None,
         max_steps: int = MAX_STEPS, on_print: Callable[[str], None] | None = None,
         names: Sequence[str] = (), on_shared: OnShared | None = None,
-        check: bool = False) -> None:
+        check: bool = False, count: bool = False) -> Counts | None:
     """Run one kernel over `grid`, changing array arguments in place.
 
     `args` holds numpy arrays for pointers (contiguous or views: the kernel gets the address of the
@@ -39,7 +41,7 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
     `on_print` gets the text of each printf; `names` are what messages call the arguments.
     `on_shared` gets the wavefronts of every ld, st, ldmatrix, stmatrix and cp.async that reaches
     shared memory (see sim/banks.py). `check` reports races and uses of uninitialised values, too
-    (docs/simulator.md).
+    (docs/simulator.md). With `count` what it cost is returned.
     Module variables start from their initial values in every run; when it fails, array arguments
     keep what they held before.
     Raises SimError for a bad argument, for PTX that cannot be read, and for what a GPU would not
@@ -58,10 +60,10 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
         raise SimError(f"kernel '{kernel}' asks for clusters of {entry.cluster} CTAs: 16 at most")
     with np.errstate(all="ignore"):
         # Kept with the module, so that repeated launches decode once.
-        key = (kernel, threads, check)
+        key = (kernel, threads, check, count)
         decoder = module.decoded.get(key)
         if decoder is None:
-            decoder = module.decoded[key] = Decoder(module, entry, threads, check)
+            decoder = module.decoded[key] = Decoder(module, entry, threads, check, count)
         decoder.on_print = on_print or functools.partial(print, end="")
         decoder.on_shared = on_shared
         allocations = _bind(decoder, entry, args, names)
@@ -70,6 +72,7 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
             _write_back(decoder, allocations)
         finally:
             decoder.arena.resize(0)  # the decoded kernel is kept; a copy of its data need not be
+    return None if decoder.counters is None else decoder.counters.report(kernel)
 
 
 def unsupported(ptx: str | Module) -> list[SimError]:
@@ -101,13 +104,13 @@ def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any],
         raise SimError(
             f"kernel '{kernel.name}' takes {len(kernel.params)} arguments, {len(args)} given")
     arena = decoder.arena
-    arena.truncate(decoder.module_allocations)
+    arena.truncate(decoder.variables.module_allocations)
     arrays = [(names[i] if names else f"argument {i}", a.array if isinstance(a, TensorMap) else a)
               for i, a in enumerate(args) if isinstance(a, TensorMap)
               or isinstance(a, np.ndarray) and _is_pointer(kernel.params[i])]
     placed = place(arena, arrays)
     arena.build()
-    decoder.initialise()
+    decoder.variables.initialise()
     addresses = iter(placed)
     decoder.tensor_maps.clear()
     for i, (variable, value) in enumerate(zip(kernel.params, args, strict=True)):
@@ -116,7 +119,7 @@ def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any],
         elif isinstance(value, TensorMap):
             value = _bind_map(decoder, value, variable, i, *next(addresses))
         data = encode_parameter(variable, value, i)
-        start = decoder.param_offsets[variable.name]
+        start = decoder.variables.param_offsets[variable.name]
         decoder.param.bytes[start : start + variable.size] = np.frombuffer(data, np.uint8)
     unique = {a.start: a for a, _ in placed}
     for allocation in unique.values():
@@ -188,19 +191,21 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
     machine.stripes = min(2, machine.warps) if machine.seeded else 1
     machine.max_steps = max_steps
     shape = kernel.reqntid or (threads, 1, 1)
-    _set_thread_ids(decoder, shape, grid, shared_bytes)
+    set_threads(decoder.specials, machine, shape)
+    set_grid(decoder.specials, machine, grid, kernel.cluster)
+    decoder.specials["%dynamic_smem_size"][:] = shared_bytes
+    decoder.specials["%total_smem_size"][:] = shared_bytes + decoder.variables.static_shared
     if decoder.checks is not None:
         decoder.checks.reset()
+    if decoder.counters is not None:
+        decoder.counters.reset()
     clusters = list(itertools.product(*(range(count // size) for count, size in zip(
         reversed(grid), reversed(kernel.cluster), strict=True))))
     if seed is not None:
         machine.rng.shuffle(clusters)
     for z, y, x in clusters:
-        for axis, value, size in zip("xyz", (x, y, z), kernel.cluster, strict=True):
-            decoder.specials[f"%clusterid.{axis}"][:] = value
-            decoder.specials[f"%ctaid.{axis}"][:] = (
-                value * size + decoder.specials[f"%cluster_ctaid.{axis}"])
-        decoder.shared.resize(decoder.static_shared + shared_bytes)
+        set_cluster(decoder.specials, (x, y, z), kernel.cluster)
+        decoder.shared.resize(decoder.variables.static_shared + shared_bytes)
         decoder.local.bytes[:] = 0xFF
         decoder.clear_registers()
         decoder.mbarriers.reset()
@@ -217,27 +222,6 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
         except SimError as error:
             unit = "CTA" if math.prod(kernel.cluster) == 1 else "cluster"
             raise error.within(f"{kernel.name}, {unit} ({x}, {y}, {z})") from None
-
-
-def _set_thread_ids(decoder: Decoder, shape: tuple[int, int, int], grid: tuple[int, int, int],
-                    shared_bytes: int) -> None:
-    rank = decoder.machine.cta.astype(np.uint32)
-    lanes = np.arange(decoder.lanes, dtype=np.uint32) % np.uint32(decoder.machine.cta_lanes)
-    x, y, z = (np.uint32(extent) for extent in shape)
-    specials = decoder.specials
-    specials["%tid.x"][:] = lanes % x
-    specials["%tid.y"][:] = lanes // x % y
-    specials["%tid.z"][:] = lanes // (x * y) % z
-    specials["%cluster_ctarank"][:] = rank
-    for axis, size, count, ctas in zip("xyz", shape, grid, decoder.kernel.cluster, strict=True):
-        specials[f"%ntid.{axis}"][:] = size
-        specials[f"%nctaid.{axis}"][:] = count
-        specials[f"%nclusterid.{axis}"][:] = count // ctas
-        specials[f"%cluster_nctaid.{axis}"][:] = ctas
-        specials[f"%cluster_ctaid.{axis}"][:] = rank % np.uint32(ctas)
-        rank = rank // np.uint32(ctas)
-    specials["%dynamic_smem_size"][:] = shared_bytes
-    specials["%total_smem_size"][:] = shared_bytes + decoder.static_shared
 
 
 def _write_back(decoder: Decoder, allocations: list[Allocation]) -> None:

@@ -88,6 +88,7 @@ class Machine:
         self.blocked: dict[int, Array] = {}
         self.barriers: dict[tuple[int, int], Barrier] = {}  # by number and CTA
         self.parked: list[Parked] = []
+        self.polled: object = None
         self.cluster_barrier.reset()
         self.low = _NOWHERE
         self.budget = _FAIR
@@ -115,7 +116,8 @@ class Machine:
                         if self.steps > self.max_steps:
                             raise Fault(
                                 f"more than {self.max_steps} jumps in one CTA: an endless loop, or "
-                                "a wait for another CTA (CTAs run one after another)")
+                                "a wait for another CTA (CTAs run one after another)"
+                                + (f"; {self.polled}" if self.polled is not None else ""))
                     else:
                         for target, threads in result:  # type: ignore[union-attr]
                             self.add(target, threads)
@@ -132,10 +134,14 @@ class Machine:
         """The fault as an error with thread and position."""
         message = str(error)
         if isinstance(error, Fault) and error.thread is not None:
-            cta, thread = divmod(error.thread, self.cta_lanes)
-            where = f"CTA {cta} of the cluster, " if self.lanes > self.cta_lanes else ""
-            message = f"{where}thread {thread} (warp {thread // 32}): {message}"
+            message = f"{self.thread_name(error.thread)}: {message}"
         return positioned(message, instr)
+
+    def thread_name(self, lane: int) -> str:
+        """How messages name the thread in a lane."""
+        cta, thread = divmod(lane, self.cta_lanes)
+        where = f" of CTA {cta} of the cluster" if self.lanes > self.cta_lanes else ""
+        return f"thread {thread} (warp {thread // 32}){where}"
 
     def full(self, mask: Mask) -> Array:
         """A mask as an array."""
@@ -173,9 +179,9 @@ class Machine:
                 return
         self.parked.append(Parked(event, pc, mask, wanted))
 
-    def stall(self) -> None:
-        """The running group polls in vain: let others run, or what goes on beside them."""
-        self.budget = 0
+    def stall(self, event: object) -> None:
+        """The running group polls an event in vain: let others run, or what is under way."""
+        self.budget, self.polled = 0, event
         if not self.pending:
             any(engine.stir() for engine in self.engines)
 
@@ -325,9 +331,21 @@ class Machine:
                 finish(barrier.arrived)
             if self.order is not None and barrier.row is not None:
                 self.order.acquire(np.flatnonzero(mask), barrier.row)
-        if self.order is not None and barrier.row is not None and barrier.expected is None:
+        if (self.order is not None and barrier.row is not None and barrier.expected is None
+                and self.lanes == self.cta_lanes):
             self.order.settle(barrier.row)
         return [(at + 1, mask) for at, mask, _ in barrier.waiting]
+
+    def meet(self) -> None:
+        """All threads of each CTA have passed one of its barriers, for the order of accesses."""
+        assert self.order is not None
+        if self.lanes == self.cta_lanes:
+            self.order.full_barrier(np.flatnonzero(self.live))
+            return
+        for cta in range(self.lanes // self.cta_lanes):
+            threads = np.flatnonzero(self.live & (self.cta == cta))
+            if len(threads):
+                self.order.barrier(threads)
 
     def deadlock(self, where: Sequence[Instr | None]) -> SimError:
         """Nothing can run, but threads have not exited: say who waits where."""
@@ -380,7 +398,9 @@ def place_of(instr: Instr | None) -> str:
     if instr is None:
         return "end of the kernel"
     source = f"{instr.loc.file}:{instr.loc.line}, " if instr.loc else ""
-    return f"{source}PTX line {instr.line}: {' '.join(instr.text.split())}"
+    text = " ".join(instr.text.split())
+    short = text if len(text) < 100 else f"{text[:60]} ... {text[-30:]}"
+    return f"{source}PTX line {instr.line}: {short}"
 
 
 def positioned(message: str, instr: Instr | None) -> SimError:

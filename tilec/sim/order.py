@@ -32,13 +32,17 @@ class Sync(NamedTuple):
 
 
 class Order:
-    """The clocks of a CTA of `lanes` threads. `where` says which instruction has which index."""
+    """The clocks of the threads of a CTA, or of a cluster, of which `name` gives the names.
 
-    def __init__(self, lanes: int, where: Sequence[Instr | None]) -> None:
+    `where` says which instruction has which index.
+    """
+
+    def __init__(self, lanes: int, where: Sequence[Instr | None],
+                 name: Callable[[int], str]) -> None:
         self.lanes = lanes
         self.where = where
         self.names: list[tuple[int, Callable[[int], str]]] = [
-            (0, thread_name), (lanes, lambda i: f"a cp.async of {thread_name(i)}")]
+            (0, name), (lanes, lambda i: f"a cp.async of {name(i)}")]
         self.columns = 2 * lanes
         self.forgetful: list[Callable[[Array], None]] = []
         self.reset()
@@ -61,6 +65,8 @@ class Order:
         self.own = self.seen.reshape(-1)[:: self.columns + 1]  # the clock of each thread
         self.own += 1
         self.fenced = np.full(self.columns, self.base, np.int32)
+        self.announced = self.fenced.copy()
+        self.fences = np.zeros(self.lanes, bool)
 
     def agents(self, count: int, name: Callable[[int], str]) -> int:
         """Columns for `count` more agents, of which `name` says what they are: the first one.
@@ -75,6 +81,7 @@ class Order:
             self.seen = np.concatenate([self.seen, more], axis=1)
             self.own = self.seen.reshape(-1)[:: self.columns + 1][: self.lanes]
             self.fenced = np.concatenate([self.fenced, more[0]])
+            self.announced = np.concatenate([self.announced, more[0]])
         return first
 
     # What orders
@@ -86,13 +93,28 @@ class Order:
         """
         joined: Array = self.seen[threads].max(axis=0)
         if row is not None:
-            np.maximum(joined, row, out=joined)
+            np.maximum(joined, self.padded(row), out=joined)
         self.own[threads] += 1
         return joined
 
+    def relaxed(self, threads: Threads) -> Threads:
+        """Those of the threads whose relaxed arrival releases, since a fence came before it."""
+        released = threads[self.fences[threads]]
+        self.fences[threads] = False
+        return released
+
     def acquire(self, threads: Threads, row: Array) -> None:
         """What these threads do next comes after all that `row` holds."""
-        self.seen[threads] = np.maximum(self.seen[threads], row)
+        self.seen[threads] = np.maximum(self.seen[threads], self.padded(row))
+
+    def fresh(self) -> Array:
+        """A row that orders nothing."""
+        return np.full(self.columns, self.base, np.int32)
+
+    def padded(self, row: Array) -> Array:
+        """A row of before the newest agents were added, with their columns."""
+        more = self.columns - len(row)
+        return np.concatenate([row, self.fresh()[:more]]) if more else row
 
     def barrier(self, threads: Threads) -> Array:
         """Each of the threads waits for all of them; what comes before all, as a row."""
@@ -112,6 +134,7 @@ class Order:
 
     def settle(self, row: Array) -> None:
         """All live threads have acquired `row`: the reads that it holds conflict with nothing."""
+        row = self.padded(row)
         for forget in self.forgetful:
             forget(row)
 
@@ -122,6 +145,11 @@ class Order:
     def fence_proxy(self, threads: Threads) -> None:
         """fence.proxy.async: what the threads know of the generic proxy, the async proxy sees."""
         self.fenced = self.release(threads, self.fenced)
+        self.fence_inits(threads)
+
+    def fence_inits(self, threads: Threads) -> None:
+        """fence.mbarrier_init: mbarriers whose initialisation the threads know, it sees too."""
+        self.announced = self.release(threads, self.announced)
 
     def atomic(self, threads: Threads, places: list[tuple[str, int]], acquires: bool,
                releases: bool) -> None:
@@ -174,11 +202,6 @@ class Order:
     def place(self, at: int) -> str:
         """The source and PTX line of an instruction."""
         return place_of(self.where[at])
-
-
-def thread_name(thread: int) -> str:
-    """How messages name a thread."""
-    return f"thread {thread} (warp {thread // 32})"
 
 
 class Access(NamedTuple):

@@ -137,7 +137,7 @@ class Kernel:
 class Module:
     """A parsed PTX text. `shared_bytes` of its kernels counts static shared memory only.
 
-    `decoded` keeps what a launch made of a kernel, by name, threads and checks.
+    `decoded` keeps what a launch made of a kernel, by name, threads, checks and counts.
     """
 
     text: str
@@ -147,7 +147,7 @@ class Module:
     functions: dict[str, Kernel] = field(default_factory=dict)
     scope: Scope = field(default_factory=Scope)
     files: dict[int, str] = field(default_factory=dict)
-    decoded: dict[tuple[str, int, bool], Any] = field(default_factory=dict)
+    decoded: dict[tuple[str, int, bool, bool], Any] = field(default_factory=dict)
 
 
 TYPE_BYTES = {

@@ -38,7 +38,7 @@ class Shadow:
         self.writer, self.written, self.write_at = np.zeros((3, count), np.int32)
         self.read, self.read_at, self.past, self.past_at = np.zeros((4, count), np.int32)
         self.atomic = np.zeros(count, bool)
-        self.mark = np.full(count, -1, np.int32)
+        self.mark = np.zeros(count, np.int32)  # during a store: 1 + the place in the access
         self.log: list[Access] = []
 
     def forget(self, row: Array) -> None:
@@ -49,6 +49,22 @@ class Shadow:
 
     def load(self, a: Access) -> Array:
         """Note a read; returns the clocks of the writes that it sees, 0 where there is none."""
+        index, base = a.granule, self.order.base
+        written = self.check_load(a)
+        if base:
+            last = self.read[index]
+            before = (last > 0) & (last <= base)
+            if before.any():
+                self.past[index[before]] = last[before]
+                self.past_at[index[before]] = self.read_at[index[before]]
+        if not a.atomic:
+            self.read[index] = a.clock
+            self.read_at[index] = a.at
+            self.log.append(a)
+        return written
+
+    def check_load(self, a: Access) -> Array:
+        """The checks of a read, and what `load` returns."""
         order, index = self.order, a.granule
         written: Array = self.written[index]
         late = order.late(a.threads, self.writer[index], written)
@@ -66,15 +82,6 @@ class Shadow:
             if foreign.any():
                 self._race(a, int(np.argmax(foreign)), "reads", "writes", self.writer[index],
                            written, self.write_at[index])
-            last = self.read[index]
-            before = (last > 0) & (last <= order.base)
-            if before.any():
-                self.past[index[before]] = last[before]
-                self.past_at[index[before]] = self.read_at[index[before]]
-        if not a.atomic:
-            self.read[index] = a.clock
-            self.read_at[index] = a.at
-            self.log.append(a)
         return written
 
     def store(self, a: Access, data: Data | None = None) -> None:
@@ -94,12 +101,12 @@ class Shadow:
             if not same[late].all():
                 self._race(a, int(np.argmax(late & ~same)), "writes", "writes", self.writer[index],
                            written, self.write_at[index])
-        self.mark[index] = np.arange(len(index))
+        self.mark[index] = np.arange(1, len(index) + 1)
         if not a.atomic:
             self._check_twice(a, data)
         if self.read[index].any() or (self.order.base and self.past[index].any()):
             self._check_reads(a, data)
-        self.mark[index] = -1
+        self.mark[index] = 0
         if same is not None:  # the earlier of two equal writes stands
             a = a.some(~late)
             index = a.granule
@@ -120,7 +127,7 @@ class Shadow:
 
     def _check_twice(self, a: Access, data: Data | None) -> None:
         """Lanes that write one granule in one instruction."""
-        other = self.mark[a.granule]
+        other = self.mark[a.granule] - 1
         twice = other != np.arange(len(a.granule))
         if data is not None and twice.any():
             new = data()
@@ -136,7 +143,7 @@ class Shadow:
         log = self.log
         if log:
             everything = merged(log)
-            position = self.mark[everything.granule]
+            position = self.mark[everything.granule] - 1
             hit = position >= 0
             reads, position = everything.some(hit), position[hit]
             late = self.order.late(a.threads[position], reads.agent, reads.clock)
@@ -158,7 +165,7 @@ class Shadow:
         if missing.any():
             k = int(np.argmax(missing))
             raise Fault(
-                f"missing fence.proxy.async: the async proxy uses {self._where(a, k)}, which "
+                f"missing fence.proxy.async: the async proxy uses {self.where(a, k)}, which "
                 f"{self.order.describe(int(writer[k]), int(written[k]))} writes through the "
                 f"generic proxy ({self.order.place(int(self.write_at[a.granule[k]]))})",
                 int(a.threads[k]))
@@ -170,9 +177,10 @@ class Shadow:
             order.describe(int(agent[k]), int(clock[k]))
         mine = "" if a.agent[k] == a.threads[k] else \
             f" (as {order.describe(int(a.agent[k]), int(a.clock[k]))})"
-        raise Fault(f"race: it {does}{mine} {self._where(a, k)}, which {other} {did} with nothing "
+        raise Fault(f"race: it {does}{mine} {self.where(a, k)}, which {other} {did} with nothing "
                     f"that orders the two ({order.place(int(at[k]))})", int(a.threads[k]))
 
-    def _where(self, a: Access, k: int) -> str:
+    def where(self, a: Access, k: int) -> str:
+        """The address of one entry, for messages."""
         address = self.start + int(a.granule[k]) * self.granule
         return f"{self.space.name} address {address:#x}{self.space.near(address)}"

@@ -20,7 +20,8 @@ MAP_BYTES = 128
 _HANDLE = b"tilecMAP"
 _WIDTHS = {"u8": 1, "u16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8, "f16": 2, "bf16": 2,
            "f32": 4, "f64": 8}
-_NANS = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
+_NANS = {"f16": 0x7FF7, "bf16": 0x7FF7, "f32": 0x7FF77FF7, "f64": 0x7FF77FF77FF77FF7}
+"""What an H200 fills with (the ISA: "a special NaN called OOB-NaN")."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +116,17 @@ class Box:
         self.bytes = index.shape[1] * self.width
         self.span = rows * pitch
         self.fill = _NANS[tensor_map.dtype] if tensor_map.fill == "nan" else 0
+
+    def check(self, corner: Array, load: bool, thread: int) -> None:
+        """Fault where an H200 ends the kernel for an illegal instruction."""
+        start = int(corner[0]) * self.width
+        if start % 16:
+            raise Fault(f"misaligned tensor copy: it starts at byte {start} of the innermost "
+                        f"dimension (coordinate {int(corner[0])} of .{self.map.dtype}), which must "
+                        "be a multiple of 16", thread)
+        if not load and (corner < 0).any():
+            raise Fault(f"a tensor store at coordinates {tuple(corner.tolist())}: those of stores "
+                        "must not be negative, as those of loads may", thread)
 
     def elements(self, corner: Array) -> tuple[Array, Array]:
         """Element indices into a view of the arena, and which elements lie in the tensor."""

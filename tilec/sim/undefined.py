@@ -19,7 +19,7 @@ import numpy as np
 from tilec.sim.errors import Fault
 from tilec.sim.flow import Flat, Placed, targets
 from tilec.sim.machine import Array, Code, Mask, place_of
-from tilec.sim.memory import SHARED_START, Local, Space, Window
+from tilec.sim.memory import Local, Shared, Space
 from tilec.sim.ptx import TYPE_BYTES, Instr, Operand, is_float
 
 if TYPE_CHECKING:
@@ -90,9 +90,10 @@ class Undefined:
         # A generic store may reach memory of any space, which is not followed.
         self.follows = not any(i.op == "st" and _memory(i) == "generic" for i in instrs)
         self.from_start = any(i.op == "ld" and _memory(i) == "local" for i in instrs)
-        self.shared = Window("shared", SHARED_START, 0)
+        self.shared = Shared(0, decoder.shared.ranks)
         self.local = Local(decoder.lanes, decoder.local.used)
         self.spaces: dict[str, Space] = {**decoder.spaces, "shared": self.shared,
+                                         "shared::cluster": self.shared,
                                          "local": self.local}
 
     def begin(self) -> None:
@@ -104,7 +105,10 @@ class Undefined:
         self.sources.clear()
         for key in self.never_written:
             self.bits[key][...] = ones(self.bits[key])
-            self.sources.append(f"register {key[2]}, which is read but nowhere written")
+        if self.never_written:
+            names = ", ".join(key[2] for key in self.never_written[:4])
+            more = ", ..." if len(self.never_written) > 4 else ""
+            self.sources.append(f"what is read of {names}{more} before it is written")
         if self.never_written or (self.follows and self.from_start):
             self.start()
 
@@ -135,8 +139,9 @@ class Undefined:
         for key in assigned:
             named.remove(key)
         condition = None if guard is None else decoder.key(guard)
+        reads = {*named, *(assigned if _adds(step.instr) else ())}
         self.uses[decoder.index] = (
-            {*named, condition} if condition else {*named}, set() if guard else {*assigned})
+            reads | {condition} if condition else reads, set() if guard else {*assigned})
 
     def made(self, step: Step) -> Run:
         """A step as code."""
@@ -156,6 +161,7 @@ class Undefined:
         if leaves:
             ty = f"b{8 * TYPE_BYTES[instr.type]}"
             consumed = [decoder.moved_source(o, ty) for o in _flatten(instr.operands[1:2])]
+        adds = decoder.pred(instr.operands[3]) if _adds(instr) else None
         verb = "stores" if leaves else "uses"
         mix = _bitwise(decoder, instr, self) if instr.op in _BITWISE else _spread(
             decoder, instr, step.synced, sources)
@@ -163,6 +169,9 @@ class Undefined:
         def run(mask: Mask) -> None:
             self.demand(addresses, mask, "uses an address that depends on")
             self.demand(consumed, mask, f"{verb} a value that depends on")
+            if adds is not None:
+                kept = adds() if mask is None else adds() & mask
+                self.demand(results, kept, "adds to an accumulator that depends on")
             for result in results:
                 np.copyto(result, mix(result), where=True if mask is None else mask,
                           casting="unsafe")
@@ -236,7 +245,7 @@ class Undefined:
         for array in arrays:
             bad = array != 0 if mask is None else (array != 0) & mask
             if np.count_nonzero(bad):
-                raise Fault(f"{verb} an uninitialised value: " + "; or ".join(self.sources),
+                raise Fault(f"{verb} an uninitialised value: " + ", or ".join(self.sources),
                             int(np.flatnonzero(bad)[0]))
 
     def analyse(self, flat: Flat, order: list[Placed]) -> None:
@@ -289,6 +298,12 @@ def _flatten(operands: tuple[Operand, ...]) -> list[Operand]:
     """Operands with the parts of vectors one by one."""
     return [o for operand in operands
             for o in (operand.items if operand.kind == "vec" else (operand,))]
+
+
+def _adds(instr: Instr) -> bool:
+    """Whether it is a wgmma that may keep what its accumulators hold."""
+    return instr.op == "wgmma" and len(instr.operands) > 3 and (
+        instr.operands[3].kind == "reg" or instr.operands[3].value != 0)
 
 
 def _moved(instr: Instr) -> list[Operand] | None:

@@ -3,8 +3,7 @@
 PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". A product is computed at one moment
 between its issue and the wait that covers it, without a seed at the wait, with one at a random
 moment; those of a warpgroup in the order of their issue. Until the wait nothing may touch its
-accumulators or write its A registers, and what ordinary instructions wrote to these needs
-wgmma.fence before.
+accumulators or write its A registers, and after such accesses wgmma.fence must come first.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ from tilec.sim.ptx import Instr, Operand
 
 if TYPE_CHECKING:
     from tilec.sim.decode import Decoder
+    from tilec.sim.undefined import Register
 
+READS = "a wgmma of warpgroup {}"
 _SWIZZLES = (0, 128, 64, 32)
 _RESERVED = 0x3FF1_C000_C000_C000
 
@@ -108,11 +109,13 @@ class Product:
 class Products:
     """The products of the CTAs of a cluster that nobody has waited for yet, in order of issue."""
 
-    def __init__(self, decoder: Decoder, names: set[str]) -> None:
+    def __init__(self, decoder: Decoder, instrs: Sequence[Instr]) -> None:
         self.decoder = decoder
-        self.names = names
-        self.numbers: dict[int, int] = {}  # of the registers named in wgmma instructions, by id
-        self.known: list[tuple[str, Array]] = []
+        self.accumulators = {o.name for i in instrs for o in registers(i.operands[:1])}
+        self.names = self.accumulators | {o.name for i in instrs
+                                          for o in registers(i.operands[1:2])}
+        self.numbers: dict[Register, int] = {}  # of the registers named in wgmma instructions
+        self.known: list[str] = []
         self.unfenced = np.zeros((0, decoder.lanes), bool)
         self.reset()
 
@@ -125,12 +128,19 @@ class Products:
         self.busy = np.zeros_like(self.unfenced)  # accumulators in flight
         self.read = np.zeros_like(self.unfenced)  # A registers in flight
 
-    def number(self, name: str, array: Array) -> int:
-        """The number of a register."""
-        if id(array) not in self.numbers:
-            self.numbers[id(array)] = len(self.known)
-            self.known.append((name, array))
-        return self.numbers[id(array)]
+    def number(self, name: str) -> int | None:
+        """The number of a register that has been decoded; None if the name is none."""
+        key = self.decoder.key(name)
+        if key is None or key not in self.decoder.registers:
+            return None
+        if key not in self.numbers:
+            self.numbers[key] = len(self.known)
+            self.known.append(name)
+        return self.numbers[key]
+
+    def number_all(self, operands: Sequence[Operand]) -> Array:
+        """The numbers of registers."""
+        return np.array([n for o in operands if (n := self.number(o.name)) is not None], int)
 
     def fence(self, mask: Mask) -> None:
         """wgmma.fence: earlier accesses to registers come before later products."""
@@ -142,8 +152,8 @@ class Products:
         used = np.concatenate([product.accumulators, product.sources])
         bad = np.argwhere(self.unfenced[used, lanes])
         if len(bad):
-            name = self.known[used[bad[0][0]]][0]
-            raise Fault(f"wgmma uses register {name}, written since the last wgmma.fence, or "
+            name = self.known[used[bad[0][0]]]
+            raise Fault(f"wgmma uses register {name}, accessed since the last wgmma.fence, or "
                         "before the first", lanes.start + int(bad[0][1]))
         first = self.decoder.machine.warp[lanes.start]
         product.numbers = self.committed[first : first + 4].copy()
@@ -160,7 +170,12 @@ class Products:
     def wait(self, mask: Mask, newest: int) -> None:
         """Finish the groups of each warp but its `newest` last committed ones."""
         waits = self.warps(mask)
-        self.covered[waits] = self.committed[waits] - newest
+        self.covered[waits] = np.maximum(self.covered, self.committed - newest)[waits]
+        checks = self.decoder.checks
+        if checks is not None:
+            for warp in np.flatnonzero(waits).tolist():
+                threads = np.arange(32 * warp, 32 * warp + 32)
+                checks.agents.done(threads, READS, warp // 4, int(self.covered[warp]) - 1)
         covered = self.covered.reshape(-1, 4)
         for product in self.pending:
             if (product.numbers < covered[product.warpgroup]).any():
@@ -207,19 +222,21 @@ class Products:
     def watch(self, instr: Instr, code: Code) -> Code:
         """`code` with a check that it leaves registers in flight alone."""
         written = {o.name for o in registers(instr.operands[:1])}
+        unfenced = written | self.accumulators
         named = {o.name for o in registers(instr.operands)} | {instr.guard or ""}
-        mine = [(self.number(name, array), name in written) for name in sorted(named & self.names)
-                if (array := self.decoder.register(name)) is not None]
-        every = np.array([number for number, _ in mine], int)
-        targets = np.array([number for number, writes in mine if writes], int)
+        mine = {name: n for name in sorted(named & self.names)
+                if (n := self.number(name)) is not None}
+        every, targets, touched = (
+            np.array([n for name, n in mine.items() if name in chosen], int)
+            for chosen in (named, written, unfenced))
 
         def watched(mask: Mask) -> int | Moves | None:
             lanes = slice(None) if mask is None else np.flatnonzero(mask)
             if self.pending:
                 self.check(every, self.busy, lanes, "touches the accumulator")
                 self.check(targets, self.read, lanes, "writes the operand")
-            for target in targets:
-                self.unfenced[target, lanes] = True
+            for number in touched:
+                self.unfenced[number, lanes] = True
             return code(mask)
 
         return watched
@@ -227,12 +244,12 @@ class Products:
     def check(self, numbers: Array, table: Array, lanes: slice | Array, what: str) -> None:
         """Fault if one of the registers is in flight in one of the lanes."""
         for number in numbers.tolist():
-            bad = np.flatnonzero(table[number, lanes])
-            if len(bad):
+            if table[number, lanes].any():
+                bad = np.flatnonzero(table[number, lanes])
                 thread = int(bad[0] if isinstance(lanes, slice) else lanes[bad[0]])
                 product = next(p for p in self.pending if p.warpgroup == thread // 128
                                and number in (*p.accumulators, *p.sources))
-                raise Fault(f"{what} {self.known[number][0]} of a wgmma that no wgmma.wait_group "
+                raise Fault(f"{what} {self.known[number]} of a wgmma that no wgmma.wait_group "
                             f"has covered ({place_of(product.instr)})", thread)
 
 

@@ -16,7 +16,7 @@ from tilec.errors import TilecError
 from tilec.ir import ops
 from tilec.ir.core import Module
 from tilec.ir.ops.base import ScratchOp
-from tilec.tools.run import execute
+from tilec.tools.run import copied, execute
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Case:
 
     def run(self, content: Module | str, shared: int = 0) -> list[Any]:
         """The arguments after a run of a module or of PTX; what it prints is dropped."""
-        mine = [a.copy() if isinstance(a, np.ndarray) else a for a in self.arrays]
+        mine = copied(self.arrays)
         with contextlib.redirect_stdout(io.StringIO()):
             name = self.func if isinstance(content, Module) else self.func and symbol(self.func)
             execute(content, name, mine, self.grid, seed=self.seed, shared=shared)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilec import sim
+from tilec import knobs, sim
 from tilec.codegen.llvm import emit_ptx
 from tilec.codegen.lower import symbol
 from tilec.compiler import compile_from
@@ -35,15 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         arrays = [argument(text) for text in args.arg]
-        before = [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
+        before = copied(arrays)
         run_file(Path(args.file), args.func, arrays, args.grid, seed=args.seed, target=args.target,
                  shared=args.shared, threads=args.threads, level=args.level)
     except (TilecError, OSError, UnicodeDecodeError) as e:
         print(f"tilec-run: {e}", file=sys.stderr)
         return 1
-    for i, (old, new) in enumerate(zip(before, arrays, strict=True)):
-        if isinstance(new, np.ndarray) and (args.all or old.tobytes() != new.tobytes()):
-            print(f"arg {i}: {'x'.join(map(str, new.shape))} {new.dtype}\n{new}")
+    show(before, arrays, args.all)
     if args.save:
         saved: dict[str, Any] = {f"arg{i}": a for i, a in enumerate(arrays)
                                  if isinstance(a, np.ndarray)}
@@ -69,10 +67,22 @@ def _parser() -> argparse.ArgumentParser:
 
 def add_launch_options(parser: argparse.ArgumentParser) -> None:
     """What to run, and on what: --func, --arg, --grid, --seed."""
-    parser.add_argument("--func", default="", help="the kernel (default: the only one)")
+    parser.add_argument("--func", "--kernel", default="", help="the kernel (default: the only one)")
     parser.add_argument("--arg", action="append", default=[], metavar="ARG", help=ARG_HELP)
     parser.add_argument("--grid", default="1", help="programs, such as 8 or 8,2,1")
     parser.add_argument("--seed", type=int, default=None, help="of the order of programs, warps")
+
+
+def copied(arrays: Sequence[Any]) -> list[Any]:
+    """The arguments, with copies of the arrays."""
+    return [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
+
+
+def show(before: Sequence[Any], after: Sequence[Any], everything: bool = False) -> None:
+    """Print the arrays that have changed, or every one."""
+    for i, (old, new) in enumerate(zip(before, after, strict=True)):
+        if isinstance(new, np.ndarray) and (everything or old.tobytes() != new.tobytes()):
+            print(f"arg {i}: {'x'.join(map(str, new.shape))} {new.dtype}\n{new}")
 
 
 def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: int | None = None,
@@ -115,7 +125,7 @@ def execute(content: Module | str, func: str, arrays: Sequence[Any], grid: tuple
     else:
         parsed = sim.parse(content)
         sim.run(parsed, pick(func, list(parsed.kernels)), arrays, grid, threads,
-                shared_bytes=shared, seed=seed)
+                shared_bytes=shared, seed=seed, check=knobs.check)
 
 
 def pick(func: str, names: list[str]) -> str:

@@ -70,7 +70,8 @@ def _copy(decoder: Decoder, instr: Instr) -> Code:
     locate = locator(decoder, to, "shared", instr)
     addresses = address(decoder, origin)[1]
     byte_counts = _byte_counts(decoder, rest, size)
-    watch = decoder.watch(instr)
+    checks = None if decoder.checks is None else decoder.checks.watch(instr)
+    counts = None if decoder.counters is None else decoder.counters.watch(instr, decoder.pc)
 
     def code(mask: Mask) -> None:
         ((_, lanes, target),) = locate(mask, size, True)
@@ -80,10 +81,13 @@ def _copy(decoder: Decoder, instr: Instr) -> Code:
             at = int(np.argmax(filled))
             raise Fault(f"cp.async copies {int(filled[at])} of {size} bytes", int(lanes[at]))
         source = _sources(decoder, addresses()[lanes], filled, size, lanes)
-        if watch is not None:
-            for count in np.unique(filled[filled > 0]).tolist():
+        reads = filled > 0
+        if counts is not None and reads.any():
+            counts(decoder.arena, lanes[reads], source[reads], size, False)
+        if checks is not None:
+            for count in np.unique(filled[reads]).tolist():
                 some = filled == count
-                watch(decoder.arena, lanes[some], source[some], count, False)
+                checks(decoder.arena, lanes[some], source[some], count, False)
         decoder.copies.issue(size, lanes, source, target.astype(np.int64), filled)
 
     return code

@@ -38,31 +38,27 @@ def _float_update(name: str, ty: str, ftz: bool) -> Update:
     """add, min or max of a float type, packed ones by parts."""
     base = ty.removesuffix("x2")
     part = floats.FORMATS[base].bits
-    ops: dict[str, Callable[[Array, Array], Array]] = {
-        "add": np.add, "min": np.fmin, "max": np.fmax,
-    }
-    op = ops[name]
+
+    def op(x: Array, y: Array) -> Array:
+        return x + y if name == "add" else floats.extreme(x, y, name == "max")
 
     def update(old: Array, new: Array) -> Array:
         x, y = floats.widen(old.view(part), base), floats.widen(new.view(part), base)
         if ftz and base == "f32":
-            x, y = floats.flush(x), floats.flush(y)
-        result = op(x, y)
-        if ftz and base == "f32":
-            result = floats.flush(result)
-        return floats.narrow(result, base).view(old.dtype)
+            return floats.narrow(floats.flush(op(floats.flush(x), floats.flush(y))), base)
+        return floats.narrow(op(x, y), base).view(old.dtype)
 
     return update
 
 
-def update_of(name: str, ty: str, shared: bool) -> Update:
-    """The update function of an operation; global f32 adds flush subnormals, shared ones do not."""
+def update_of(name: str, ty: str, ftz: bool = False) -> Update:
+    """The update function of an operation; with ftz adds of f32 flush subnormals."""
     if name == "exch":
         return lambda old, new: new
     if is_float(ty):
         if name not in ("add", "min", "max"):
             raise Unsupported(f"atomic {name} of .{ty}")
-        return _float_update(name, ty, ty == "f32" and name == "add" and not shared)
+        return _float_update(name, ty, ftz and name == "add")
     if name == "inc":
         return lambda old, new: np.where(old >= new, 0, old + old.dtype.type(1)).astype(old.dtype)
     if name == "dec":
@@ -96,8 +92,8 @@ def atom(decoder: Decoder, instr: Instr) -> Code:
         targets = [decoder.dst(o, bits) for o in parts(result)]
     locate = locator(decoder, operands[0], space_of(instr), instr)
     updates: list[Update | None] = [None, None]
-    if name != "cas":
-        updates = [update_of(name, ty, shared) for shared in (False, True)]
+    if name != "cas":  # only adds to global memory flush
+        updates = [update_of(name, ty, ftz) for ftz in (True, False)]
     shift = width.bit_length() - 1
 
     def code(mask: Mask) -> None:

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tilec.sim.bulk import Transfer
+from tilec.sim.bulk import READS, WRITES, Transfer
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import Fault, Unsupported
 from tilec.sim.instructions.atomics import update_of
 from tilec.sim.instructions.loadstore import address
 from tilec.sim.machine import Array, Code, Mask
 from tilec.sim.mbarrier import MBarrier
-from tilec.sim.memory import GLOBAL_BASE, PARAM_WINDOW
+from tilec.sim.memory import GLOBAL_BASE, PARAM_WINDOW, Space
 from tilec.sim.ptx import TYPE_BYTES, Instr, Operand
 from tilec.sim.tensormap import MAP_BYTES, Box, handle_number
 
@@ -47,6 +47,10 @@ _REDUCED = {"add": "u32 s32 u64 f16 bf16 f32 f64", "min": "u32 s32 u64 s64 f16 b
             "and": "b32 b64 u32 s32 u64 s64", "or": "b32 b64 u32 s32 u64 s64",
             "xor": "b32 b64 u32 s32 u64 s64"}
 """Types that each reduction takes; tensor maps give the bitwise ones integers."""
+Pieces = tuple[Space, Array, int]
+"""A memory, byte offsets in it, and how many bytes there are at each."""
+Begin = Callable[[int], tuple[Transfer, Pieces, list[Pieces]]]
+"""From a thread to its transfer, what that reads, and what it writes."""
 
 
 def bulk(decoder: Decoder, instr: Instr) -> Code:
@@ -71,13 +75,38 @@ def bulk(decoder: Decoder, instr: Instr) -> Code:
         if halves != bool(groups.get("noftz")):
             raise Unsupported(f"cp.{'.'.join(instr.mods)}: .noftz goes with .add of halves only")
     begin = _begin_box if groups.get("rank") else _begin_plain
-    issue = begin(decoder, instr, groups)
+    issue, pc = begin(decoder, instr, groups), decoder.pc
 
     def code(mask: Mask) -> None:
         for lane in np.flatnonzero(decoder.machine.full(mask)).tolist():
-            transfers.issue(issue(lane))
+            transfer, source, targets = issue(lane)
+            if decoder.checks is not None:
+                _touch(decoder, pc, transfer, source, targets)
+            if decoder.counters is not None:
+                for pieces in (source, *targets):
+                    decoder.counters.bulk(pc, *pieces, pieces is not source)
+            transfers.issue(transfer)
 
     return code
+
+
+def _touch(decoder: Decoder, pc: int, transfer: Transfer, source: Pieces,
+           targets: list[Pieces]) -> None:
+    """Tell the checks what a transfer reads and writes, and until when."""
+    checks, lane = decoder.checks, transfer.thread
+    assert checks is not None
+    agents, who = checks.agents, np.array([lane])
+    group = int(decoder.transfers.committed[lane])
+    for barrier in transfer.barriers:
+        if checks.order.announced[barrier.born[0]] < barrier.born[1]:
+            first = decoder.machine.thread_name(barrier.born[0])
+            raise Fault(f"missing fence.mbarrier_init: the async proxy signals the mbarrier at "
+                        f"{barrier.address:#x}, which {first} initialises", lane)
+    ends = [barrier.epoch for barrier in transfer.barriers]
+    read = ends[0] if ends else (agents.column(READS, lane), group)
+    agents.touch(pc, *source, who, read, False)
+    for target, end in zip(targets, ends or [(agents.column(WRITES, lane), group)], strict=True):
+        agents.touch(pc, *target, who, end, True)
 
 
 def _check_reduction(op: str, ty: str) -> None:
@@ -153,7 +182,7 @@ def _targets(decoder: Decoder, instr: Instr, operands: list[Operand]) -> Callabl
     return each
 
 
-def _begin_box(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Callable[[int], Transfer]:
+def _begin_box(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Begin:
     """Copies and reductions of the box that a tensor map and coordinates give."""
     loads = "mbarrier::complete_tx::bytes" in instr.mods
     operands = list(instr.operands)
@@ -167,14 +196,17 @@ def _begin_box(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Callable
     targets = _targets(decoder, instr, operands)
     memory, space = decoder.arena, decoder.shared
 
-    def issue(lane: int) -> Transfer:
+    def issue(lane: int) -> tuple[Transfer, Pieces, list[Pieces]]:
         box = map_at.box(lane, rank)
         corner = np.array([int(values[lane]) for values in coordinates])
+        box.check(corner, loads, lane)
         at = shared.shared(lane, box.span, 128, loads)
         width, start = box.width, shared.address(lane)
         relative = box.shared(start) - start
         index, inside = box.elements(corner)
         view = memory.views[width]
+        rows = relative[:: 16 // width]
+        there: Pieces = memory, index[inside] * width, width
         if signal is not None:
             places = targets(lane, at, signal.barrier(lane))
 
@@ -182,12 +214,13 @@ def _begin_box(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Callable
                 for offset, _ in places:
                     space.views[width][(offset + relative) // width] = data
 
-            return Transfer(instr, lane, lambda: np.where(inside, view[index], box.fill), fill,
-                            tuple(barrier for _, barrier in places), box.bytes)
+            transfer = Transfer(instr, lane, lambda: np.where(inside, view[index], box.fill), fill,
+                                tuple(barrier for _, barrier in places), box.bytes)
+            return transfer, there, [(space, offset + rows, 16) for offset, _ in places]
         update = None
         if op:
             _check_reduction(op, box.map.dtype)
-            update = update_of(op, box.map.dtype, False)
+            update = update_of(op, box.map.dtype)
         if not box.writable:
             raise Fault("a store through a tensor map whose array is read-only", lane)
         index = index[inside]
@@ -196,12 +229,13 @@ def _begin_box(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Callable
             view[index] = data if update is None else update(view[index], data)
 
         source = ((at + relative) // width)[inside]
-        return Transfer(instr, lane, lambda: space.views[width][source], write)
+        transfer = Transfer(instr, lane, lambda: space.views[width][source], write)
+        return transfer, (space, at + rows, 16), [there]
 
     return issue
 
 
-def _begin_plain(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Callable[[int], Transfer]:
+def _begin_plain(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Begin:
     """Copies and reductions of a row of bytes."""
     to, origin, length, *operands = instr.operands
     named = [m for m in instr.mods if m.startswith(("shared", "global"))]
@@ -211,15 +245,18 @@ def _begin_plain(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Callab
     signal = Places(decoder, operands.pop(0)) if into_shared else None
     targets = _targets(decoder, instr, operands)
     op, ty = form.get("op"), form.get("ty")
-    update = update_of(op, ty, into_shared) if op and ty else None
+    update = update_of(op, ty) if op and ty else None
     width = TYPE_BYTES[ty] if ty else 1
     reads = decoder.arena if from_global else decoder.shared
     writes = decoder.shared if into_shared else decoder.arena
 
-    def issue(lane: int) -> Transfer:
+    def issue(lane: int) -> tuple[Transfer, Pieces, list[Pieces]]:
         size = int(sizes[lane])
         if size % 16:
             raise Fault(f"a bulk copy of {size} bytes, which must be a multiple of 16", lane)
+        if into_shared and not from_global and decoder.shared.ranks == 1:
+            raise Fault("a bulk copy between shared memories in a launch without clusters, which "
+                        "an H200 ends for an illegal instruction: use ld and st", lane)
         first = source.arena(lane, size, False) if from_global else source.shared(
             lane, size, 16, False)
         if signal is None:
@@ -237,6 +274,8 @@ def _begin_plain(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Callab
                 there[:] = data if update is None else update(there.copy(), data)
 
         barriers = tuple(barrier for _, barrier in places if barrier is not None)
-        return Transfer(instr, lane, take, put, barriers, size)
+        chunks = np.arange(0, size, 16)
+        return (Transfer(instr, lane, take, put, barriers, size), (reads, first + chunks, 16),
+                [(writes, at + chunks, 16) for at, _ in places])
 
     return issue

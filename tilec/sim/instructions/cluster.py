@@ -39,7 +39,25 @@ def hint(decoder: Decoder, instr: Instr) -> Code:
     text = ".".join(instr.mods)
     if not re.fullmatch(_HINTS[instr.op], text):
         raise Unsupported(f"{instr.op}.{text}")
-    return lambda mask: None
+    machine = decoder.machine
+    proxy, inits = text.startswith("proxy.async"), text.startswith("mbarrier_init")
+    releases = instr.op in ("fence", "membar") and not text.startswith(("proxy", "acquire"))
+    if not (proxy or releases):
+        return lambda mask: None
+
+    def fence(mask: Mask) -> None:
+        order = machine.order
+        if order is None:
+            return
+        threads = np.flatnonzero(machine.full(mask) & machine.live)
+        if proxy:
+            order.fence_proxy(threads)
+        elif inits:
+            order.fence_inits(threads)
+        if releases:
+            order.fences |= machine.full(mask)
+
+    return fence
 
 
 @rule("setmaxnreg")
@@ -86,9 +104,10 @@ def cluster_barrier(decoder: Decoder, instr: Instr) -> Code:
                         r"(?:\.aligned)?", text):
         raise Unsupported(f"barrier.{text}")
     barrier, machine, pc = decoder.machine.cluster_barrier, decoder.machine, decoder.pc
+    releases = "relaxed" not in instr.mods
     if "arrive" in instr.mods:
         def step(mask: Mask) -> Moves | None:
-            barrier.arrive(machine.full(mask))
+            barrier.arrive(machine.full(mask), releases)
             return None
     else:
         def step(mask: Mask) -> Moves | None:

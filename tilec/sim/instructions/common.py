@@ -59,5 +59,7 @@ def float_source(decoder: Decoder, operand: Operand, ty: str, ftz: bool) -> Call
     if ty.endswith("x2"):
         array = array.view(np.uint16 if base != "f32" else np.float32)
     if base in ("f32", "f64"):
-        return (lambda: flush(array)) if ftz and base == "f32" else (lambda: array)
-    return lambda: widen(np.ascontiguousarray(array), base)
+        load = lambda: array  # noqa: E731
+    else:
+        load = lambda: widen(np.ascontiguousarray(array), base)  # noqa: E731
+    return (lambda: flush(load(), base)) if ftz else load

@@ -113,7 +113,7 @@ def barrier(decoder: Decoder, instr: Instr) -> Code:
     def code(mask: Mask) -> Moves | None:
         if plain and machine.everyone(mask) and all(n != only for n, _ in machine.barriers):
             if machine.order is not None:
-                machine.order.full_barrier(np.flatnonzero(machine.live))
+                machine.meet()
             return None
         threads = machine.gate(pc, mask, None) if aligned else machine.full(mask).copy()
         moves: Moves = []

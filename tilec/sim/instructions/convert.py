@@ -172,18 +172,18 @@ def _pair_source(decoder: Decoder, instr: Instr, stype: str, source: str) -> Cal
 
 
 def _pack_integers(decoder: Decoder, instr: Instr) -> Code:
-    """cvt.pack.sat: two s32 saturated into the low part of d, above them what c holds."""
+    """cvt.pack.sat: two s32 saturated to 2 to 16 bits into the low part of d, above them c."""
     names = [m for m in instr.mods if m not in ("pack", "sat")]
-    narrow = names[0]
-    bits = int(narrow[1:])
+    bits, signed = int(names[0][1:]), names[0][0] == "s"
     x, y = (decoder.src(o, "s32") for o in instr.operands[1:3])
     rest = decoder.src(instr.operands[3], "b32") if len(instr.operands) > 3 else None
     target = decoder.dst(instr.operands[0], "b32")
     mask, shift = np.uint32((1 << bits) - 1), np.uint32(bits)
+    least = -(1 << bits - 1) if signed else 0
+    most = least + (1 << bits) - 1
 
     def compute() -> Array:
-        low = _clamp(y, narrow).astype(np.uint32) & mask
-        high = _clamp(x, narrow).astype(np.uint32) & mask
+        low, high = (np.clip(v, least, most).astype(np.uint32) & mask for v in (y, x))
         result = low | (high << shift)
         if rest is not None and 2 * bits < 32:
             result = result | (rest << np.uint32(2 * bits))

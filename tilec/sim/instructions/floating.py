@@ -43,9 +43,9 @@ def encoder(instr: Instr, mode: str) -> Callable[[Array], Array]:
             values = floats.saturate(values)
         if relu:
             values = floats.relu(values)
+        if ftz:
+            values = floats.flush(values, base)
         result = floats.typed(floats.narrow(values, base, mode), base)
-        if ftz and base == "f32":
-            result = floats.flush(result)
         return result.view(f"u{2 * result.itemsize}") if ty.endswith("x2") else result
 
     return encode
@@ -79,14 +79,17 @@ def arithmetic(decoder: Decoder, instr: Instr) -> Code:
         if ty.startswith("bf16") and instr.op == "mul":
             return assign(target, lambda: encode(_bf16_product(x(), y())))
         return assign(target, lambda: encode(plain(x(), y())))
-    if ty == "f64":
-        exact = {"add": Fraction.__add__, "sub": Fraction.__sub__, "mul": Fraction.__mul__}
-        op = exact[instr.op]
-        return assign(target, lambda: floats.direct64(op, x(), y(), plain(x(), y()), mode))
+    if instr.op == "mul" and ty == "f64":
+        product = Fraction.__mul__
+        return assign(target, lambda: floats.direct64(product, x(), y(), x() * y(), mode))
     if instr.op == "mul":
         return assign(target, lambda: encode(x().astype(np.float64) * y().astype(np.float64)))
-    sign = np.float32(-1 if instr.op == "sub" else 1)
-    return assign(target, lambda: encode(_sum(x(), y() * sign, mode)))
+    addend = y if instr.op == "add" else lambda: -y()
+    if ty == "f64":
+        total = Fraction.__add__
+        return assign(target,
+                      lambda: floats.direct64(total, x(), addend(), x() + addend(), mode))
+    return assign(target, lambda: encode(_sum(x(), addend(), mode)))
 
 
 def _sum(a: Array, b: Array, mode: str) -> Array:
@@ -162,6 +165,8 @@ def _approximate_quotient(a: Array, b: Array) -> Array:
 def function(decoder: Decoder, instr: Instr) -> Code:
     """1 / a and the square root, correctly rounded."""
     mode = rounding(instr)
+    if instr.type == "f64" and "approx" in instr.mods:
+        return _gross(decoder, instr, lambda v: 1.0 / v)
     target, x = _bind(decoder, instr)
     encode = encoder(instr, mode)
     near: Callable[[Array], Array] = np.sqrt if instr.op == "sqrt" else lambda v: 1.0 / v
@@ -185,6 +190,18 @@ def _direct_function(op: str, x: Array, near: Array, mode: str) -> Array:
     return floats.directed(near, error, mode)
 
 
+def _gross(decoder: Decoder, instr: Instr, function: Callable[[Array], Array]) -> Code:
+    """rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64: the upper words of source and result alone."""
+    target, x = bind(decoder, instr, "b64", "b64")
+    upper = np.uint64(0xFFFFFFFF << 32)
+
+    def compute() -> Array:
+        values = floats.flush_bits(x & upper, "f64").view(np.float64)
+        return floats.flush_bits(function(values).view(np.uint64) & upper, "f64")
+
+    return assign(target, compute)
+
+
 _APPROXIMATE: dict[str, Callable[[Array], Array]] = {
     "rsqrt": lambda v: 1.0 / np.sqrt(v), "ex2": np.exp2, "lg2": np.log2, "sin": np.sin,
     "cos": np.cos, "tanh": np.tanh,
@@ -195,6 +212,8 @@ _APPROXIMATE: dict[str, Callable[[Array], Array]] = {
 def approximate(decoder: Decoder, instr: Instr) -> Code:
     """The special functions, computed in float64 and rounded once."""
     function = _APPROXIMATE[instr.op]
+    if instr.type == "f64" and "ftz" in instr.mods:
+        return _gross(decoder, instr, function)
     target, x = _bind(decoder, instr)
     encode = encoder(instr, "n")
     return assign(target, lambda: encode(function(x().astype(np.float64))))
@@ -210,12 +229,7 @@ def minmax(decoder: Decoder, instr: Instr) -> Code:
 
     def pick(a: Array, b: Array) -> Array:
         x, y = (np.abs(a), np.abs(b)) if flip else (a, b)
-        low = np.fmax(x, y) if largest else np.fmin(x, y)
-        zeros = (x == 0) & (y == 0)
-        if np.count_nonzero(zeros):
-            negative = np.signbit(x) & np.signbit(y) if largest else np.signbit(x) | np.signbit(y)
-            zero = np.copysign(np.zeros_like(x), np.where(negative, -1, 1).astype(x.dtype))
-            low = np.where(zeros, zero, low)
+        low = floats.extreme(x, y, largest)
         if spread:
             low = np.where(np.isnan(x) | np.isnan(y), x.dtype.type(np.nan), low)
         if flip:
@@ -234,18 +248,16 @@ def sign(decoder: Decoder, instr: Instr) -> Code:
     ty = instr.type
     raw = {"f32": "b32", "f64": "b64", "f32x2": "b64"}.get(ty, ty)
     target, x = bind(decoder, instr, raw, ty)
-    bits = 1 << 8 * np.dtype(floats.FORMATS[ty.removesuffix("x2")].bits).itemsize - 1
-    if ty.endswith("x2"):
-        bits |= bits << 4 * target.itemsize
-    ftz = "ftz" in instr.mods and ty == "f32"
+    base, ftz = ty.removesuffix("x2"), "ftz" in instr.mods
+    kind = floats.FORMATS[base].bits
+    sign = kind(1 << 8 * np.dtype(kind).itemsize - 1)
 
-    def value() -> Array:
-        return (floats.flush(x) if ftz else x).view(target.dtype)
+    def compute() -> Array:
+        bits = np.ascontiguousarray(x).view(kind)
+        bits = floats.flush_bits(bits, base) if ftz else bits
+        return (bits & ~sign if instr.op == "abs" else bits ^ sign).view(target.dtype)
 
-    mask = target.dtype.type(bits)
-    if instr.op == "abs":
-        return assign(target, lambda: value() & ~mask)
-    return assign(target, lambda: value() ^ mask)
+    return assign(target, compute)
 
 
 @rule("copysign")

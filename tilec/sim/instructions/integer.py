@@ -147,12 +147,12 @@ def div(decoder: Decoder, instr: Instr) -> Code:
 
 @rule("rem")
 def rem(decoder: Decoder, instr: Instr) -> Code:
-    """Remainder with the sign of the dividend; by zero gives the dividend."""
+    """Remainder with the sign of the dividend; by zero gives all ones, as div does."""
     return binary(decoder, instr, _remainder)
 
 
 def _remainder(a: Array, b: Array) -> Array:
-    return np.where(b == 0, a, np.fmod(a, np.where(b == 0, 1, b)))
+    return np.where(b == 0, ~a.dtype.type(0), np.fmod(a, np.where(b == 0, b.dtype.type(1), b)))
 
 
 def _quotient(a: Array, b: Array) -> Array:

@@ -87,7 +87,8 @@ def locator(decoder: Decoder, operand: Operand, space: str, instr: Instr,
                 if watch is not None:
                     watch(memory, who, offsets, width, writing)
                 if decoder.on_shared is not None and memory is decoder.shared:
-                    decoder.on_shared(instr, *wavefronts(who, offsets, width))
+                    decoder.on_shared(instr, *wavefronts(
+                        who, offsets, width, joins=instr.op not in ("atom", "red")))
         return pieces
 
     return locate

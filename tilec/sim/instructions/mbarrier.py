@@ -92,7 +92,7 @@ def _arrive(decoder: Decoder, instr: Instr) -> Code:
     places = shared_places(decoder, place, instr)
     number = decoder.src(rest[0], "u32") if rest else decoder.constant(1, np.uint32)
     expects, drop = "expect_tx" in instr.mods, instr.mods[0] == "arrive_drop"
-    complete = "noComplete" not in instr.mods
+    complete, releases = "noComplete" not in instr.mods, "relaxed" not in instr.mods
     if not rest and (expects or not complete):
         raise Unsupported("this arrival without a count")
     table = decoder.mbarriers
@@ -103,7 +103,10 @@ def _arrive(decoder: Decoder, instr: Instr) -> Code:
             before = barrier.state()
             if expects:
                 barrier.transact(int(number[lane]), lane)
-            barrier.arrive(1 if expects else int(number[lane]), lane, complete, drop)
+            order, after = decoder.machine.order, None
+            if order is not None and (releases or len(order.relaxed(np.array([lane])))):
+                after = order.release(np.array([lane]), barrier.row)
+            barrier.arrive(1 if expects else int(number[lane]), lane, complete, drop, after)
             if state is not None:
                 state[lane] = before
 
@@ -123,7 +126,7 @@ def _wait(decoder: Decoder, instr: Instr) -> Code:
     wanted = decoder.src(phase, "u32" if parity else "b64")
     machine, pc, table = decoder.machine, decoder.pc, decoder.mbarriers
     suspends = instr.mods[0] == "try_wait"
-    told = np.zeros(decoder.lanes, bool)
+    acquires = "relaxed" not in instr.mods
 
     def code(mask: Mask) -> Moves | None:
         lanes, offsets = places(mask)
@@ -131,24 +134,25 @@ def _wait(decoder: Decoder, instr: Instr) -> Code:
         late: list[tuple[MBarrier, Array, int]] = []
         for at, key in sorted(set(zip(offsets.tolist(), keys.tolist(), strict=True))):
             mine = lanes[(offsets == at) & (keys == key)]
-            barrier = table.find(at, int(mine[0]))
+            barrier = table.find(at, mine)
             done = _complete(barrier, key, parity, int(mine[0]))
             target[mine] = done
+            if done and acquires and machine.order is not None and barrier.past is not None:
+                machine.order.acquire(mine, barrier.past)
             if not done:
                 late.append((barrier, mine, key))
-            told[mine] &= not done
         if not late:
             return None
         if not suspends:
-            machine.stall()
+            machine.stall(late[0][0])
             return None
-        return _suspend(decoder, late, mask, told, parity, pc)
+        return _suspend(decoder, late, mask, parity, pc)
 
     return code
 
 
-def _suspend(decoder: Decoder, late: list[tuple[MBarrier, Array, int]], mask: Mask, told: Array,
-             parity: bool, pc: int) -> Moves:
+def _suspend(decoder: Decoder, late: list[tuple[MBarrier, Array, int]], mask: Mask, parity: bool,
+             pc: int) -> Moves:
     """Threads that wait are parked at `pc`, those that give up for now go on with the others."""
     machine = decoder.machine
     on = machine.full(mask).copy()
@@ -156,8 +160,8 @@ def _suspend(decoder: Decoder, late: list[tuple[MBarrier, Array, int]], mask: Ma
         if machine.seeded:
             stays = np.full(len(lanes), machine.rng.random() < 0.75)
         else:
-            stays = told[lanes].copy()
-        told[lanes] = True
+            stays = barrier.told[lanes]
+        barrier.told[lanes] = True
         waiting = np.zeros(machine.lanes, bool)
         waiting[lanes[stays]] = True
         if stays.any():

@@ -37,8 +37,8 @@ def asynchronous(decoder: Decoder, instr: Instr) -> Code:
     places = shared_places(decoder, place, instr, size)
     signals = shared_places(decoder, signal, instr)
     name = next((n for n in form.groups() if n), None) if instr.op == "red" else None
-    update = update_of(name, instr.type, True) if name else None
-    view = decoder.shared
+    update = update_of(name, instr.type) if name else None
+    view, pc = decoder.shared, decoder.pc
 
     def put(first: int) -> Callable[[Array], None]:
         def write(data: Array) -> None:
@@ -55,8 +55,12 @@ def asynchronous(decoder: Decoder, instr: Instr) -> Code:
             if at // view.stride != signal_at // view.stride:
                 raise Fault(f"{instr.op}.async to one CTA with an mbarrier of another", lane)
             data = np.array([source[lane] for source in sources])
+            barrier = decoder.mbarriers.find(signal_at, lane)
+            if decoder.checks is not None:
+                decoder.checks.agents.touch(pc, view, np.array([at]), size, np.array([lane]),
+                                            barrier.epoch, True, async_proxy=False)
             decoder.transfers.issue(Transfer(
                 instr, lane, lambda data=data: data, put(at),  # type: ignore[misc]
-                (decoder.mbarriers.find(signal_at, lane),), size))
+                (barrier,), size))
 
     return code

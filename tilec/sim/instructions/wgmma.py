@@ -20,7 +20,7 @@ from tilec.sim.instructions.matrix import along_k
 from tilec.sim.machine import Array, Code, Mask
 from tilec.sim.ptx import TYPE_BYTES, Instr
 from tilec.sim.rules import rule
-from tilec.sim.wgmma import Product, locate
+from tilec.sim.wgmma import READS, Product, locate
 
 _FORM = re.compile(r"mma_async\.sync\.aligned\.m64n(\d+)k(\d+)(\.satfinite)?\.(\w+)\.(\w+)\.(\w+)"
                    r"(\.satfinite)?")
@@ -93,13 +93,10 @@ def _multiply(decoder: Decoder, instr: Instr) -> Code:
     if len(accumulators) != count or len(sources) not in (0, 4):
         raise Unsupported(f"wgmma of this shape with other than {count} accumulators")
     products = decoder.products
-    numbers = [np.array([products.number(o.name, array) for o in parts(operand)
-                         if (array := decoder.register(o.name)) is not None], int)
-               for operand in (d, a)]
-    used = (numbers[0], numbers[1] if sources else numbers[1][:0])
+    used = products.number_all(parts(d)), products.number_all(parts(a) if sources else ())
     descriptors = [decoder.src(o, "b64") for o in ((b,) if sources else (b, a))]
     keeps = decoder.pred(scale) if scale.kind == "reg" else None
-    always = scale.value != 0
+    always, pc = scale.value != 0, decoder.pc
 
     def body(mask: Mask) -> None:
         for group in np.unique(np.flatnonzero(decoder.machine.full(mask)) // 128).tolist():
@@ -112,8 +109,24 @@ def _multiply(decoder: Decoder, instr: Instr) -> Code:
                                                (64, form.k, form.width), form.a_major)
             compute = _product(decoder, form, (accumulators, sources), lanes, left, right, adds)
             products.issue(Product(instr, group, used[0], compute, *used))
+            if decoder.checks is not None:
+                _touch(decoder, pc, lanes, form, left, right)
 
     return decoder.warpgroups(body)
+
+
+def _touch(decoder: Decoder, pc: int, lanes: slice, form: _Form, left: Array | None,
+           right: Array) -> None:
+    """Tell the checks what a product reads; all four warps must come after who wrote it."""
+    checks, warps = decoder.checks, np.arange(lanes.start, lanes.stop, 32)
+    assert checks is not None
+    group = lanes.start // 128
+    end = checks.agents.column(READS, group), int(decoder.products.committed[lanes.start // 32])
+    for table, major in ((left, form.a_major), (right, form.b_major)):
+        if table is not None:
+            each = 16 // form.width
+            chunks = table[::each] if major else table[:, ::each]
+            checks.agents.touch(pc, decoder.shared, chunks * form.width, 16, warps, end, False)
 
 
 def _uniform(values: Array, lanes: slice, what: str) -> Any:
