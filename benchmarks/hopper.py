@@ -1,5 +1,5 @@
-"""The hand-written Hopper kernels of tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s,
-and ratios. Needs an H200 and torch.
+"""Products of plain `tl` with descriptors (example 09) and the hand-written Hopper kernels of
+tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s, and ratios. Needs an H200 and torch.
 
 Every contender is checked against torch in float32 on a poisoned output first. Products of 4096 and
 below are replayed from a CUDA graph; larger ones and attention come in bursts.
@@ -19,7 +19,9 @@ from benchmarks.matmul import TRITON_ATTENTION, TRITON_MATMUL, near
 from benchmarks.memory_bound import Case, triton_kernels
 
 FIXTURES = common.ROOT / "tests" / "lit" / "fixtures"
+OURS = ("plain tl", "gpu level")
 PEERS = ("cuBLAS", "cuDNN", "Triton")
+PLAIN = ((128, 256, 64), 8, 4)  # tile, warps, stages
 CALLS, REPS = 20, 7
 # (m, n, k): squares, and how the rate depends on k.
 MATMUL = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (1024, 1024, 1024),
@@ -34,6 +36,7 @@ def multiprocessors(torch: Any) -> int:
 
 def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
     kernel, twin = tilec.load(FIXTURES / "gemm_a_branch.tir"), triton_kernels()
+    example = common.load_example("09_descriptor_matmul")
     a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
     b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
     c = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
@@ -51,7 +54,13 @@ def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
             return c
         return launch
 
-    case.run["tilec"] = {"": ours}
+    def plain(_: int) -> Any:
+        block, warps, stages = PLAIN
+        example.matmul(a, b, c, block, warps, stages)
+        return c
+
+    case.run["plain tl"] = {"": plain}
+    case.run["gpu level"] = {"": ours}
     case.run["cuBLAS"] = {"": lambda _: torch.matmul(a, b, out=c)}
     if twin is not None:
         case.run["Triton"] = {"": theirs(*TRITON_MATMUL[0])}
@@ -84,7 +93,7 @@ def attention_case(torch: Any, heads: int, n: int, d: int = 128) -> Case:
         with attention.sdpa_kernel(attention.SDPBackend.CUDNN_ATTENTION):
             return sdpa(q[None], k[None], v[None])[0]
 
-    case.run["tilec"] = {"": ours}
+    case.run["gpu level"] = {"": ours}
     case.run["cuDNN"] = {"": by_cudnn}
     if twin is not None:
         case.run["Triton"] = {"": theirs(*TRITON_ATTENTION[2])}
@@ -127,9 +136,9 @@ def measured(torch: Any, case: Case) -> list[str]:
     else:
         seconds = common.time_bursts(torch, contenders, CALLS, REPS, 0.25)
     rate = {name: case.traffic / t / 1e12 for name, t in seconds.items()}
-    ratios = [f"{rate['tilec'] / rate[p]:.3f}" if p in rate and "tilec" in rate else ""
-              for p in PEERS]
-    return [case.name, *(f"{rate[f]:.0f}" if f in rate else "" for f in ("tilec", *PEERS)), *ratios]
+    ratios = [f"{rate[mine] / rate[p]:.3f}" if p in rate and mine in rate else ""
+              for mine in OURS for p in PEERS]
+    return [case.name, *(f"{rate[f]:.0f}" if f in rate else "" for f in (*OURS, *PEERS)), *ratios]
 
 
 def main() -> None:
@@ -148,11 +157,11 @@ def main() -> None:
         if flags.only in f"{make.__name__} {'x'.join(map(str, shape))}":
             rows.append(measured(torch, make(torch, *shape)))
             print(rows[-1], flush=True)
-    header = ["case", "tilec", *PEERS, *(f"tilec / {p}" for p in PEERS)]
+    header = ["case", *OURS, *PEERS, *(f"{mine} / {p}" for mine in OURS for p in PEERS)]
     body = ("TFLOP/s, inputs N(0,1), contenders interleaved in random order, medians of "
             f"{REPS}: {CALLS} calls in a CUDA graph for products up to 4096, else bursts of "
             f"{CALLS}. tilec is compiled by nvJitLink alone.\n\n" + common.table(header, rows))
-    common.report("hopper", "Hopper kernels at the gpu level", body, flags.output)
+    common.report("hopper", "Hopper kernels, of plain tl and at the gpu level", body, flags.output)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def launches(count: int) -> None:
     gemm(there[2].get().astype(np.float32), want, "after many launches")
 
 
-def _in_process(check: Any, *args: int) -> None:
+def in_process(check: Any, *args: int) -> None:
     process = multiprocessing.get_context("spawn").Process(target=check, args=args)
     process.start()
     process.join(LIMIT_S)
@@ -75,13 +75,13 @@ def _in_process(check: Any, *args: int) -> None:
 
 @pytest.mark.parametrize("shape", GEMM, ids=str)
 def test_gemm(shape: tuple[int, int, int]) -> None:
-    _in_process(check_gemm, *shape)
+    in_process(check_gemm, *shape)
 
 
 @pytest.mark.parametrize("shape", ATTENTION, ids=str)
 def test_attention(shape: tuple[int, int]) -> None:
-    _in_process(check_attention, *shape)
+    in_process(check_attention, *shape)
 
 
 def test_ten_thousand_launches() -> None:
-    _in_process(launches, 10_000)
+    in_process(launches, 10_000)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from tilec.ir import ops
 from tilec.ir.core import Builder, Module, Value
+from tilec.ir.remarks import remark
+from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import Scalar, Tensor, element_of, i32, i64
 from tilec.ir.wgmma import blocks_for_tma
 from tilec.passes.base import Pass
@@ -30,8 +32,12 @@ class RewriteDescriptors(Pass):
         for func in module.funcs:
             blocks = [op for op in func.walk() if isinstance(op, ops.DescriptorOp)]
             kept = blocks_for_tma(func, module.num_warps, target) if blocks else set()
+            maps = TensorMaps(func, target) if blocks else None
             for op in blocks:
-                if op not in kept:
+                if op not in kept and maps is not None:
+                    reason = maps.obstacle(op) or "only operands of wgmma, and stores of tensors " \
+                        "that nothing else in such a kernel touches, go by TMA"
+                    remark(op, "tma", f"this block moves by pointers: {reason}")
                     _rewrite(op)
 
 

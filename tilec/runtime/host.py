@@ -311,7 +311,8 @@ def _simulate(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, i
     made = kernel.lower("ptx")
     try:
         return tilec.sim.run(made.ptx, made.name, kernel.bind_maps(arrays, "ptx"), grid,
-                             32 * kernel.num_warps, shared_bytes=made.shared, seed=seed, check=check, count=count)
+                             32 * kernel.num_warps, shared_bytes=made.shared, seed=seed,
+                             check=check, count=count)
     except SimulatorError as e:
         if made.edited is not None:
             e.message = f"{made.edited}: {e.message}"
