@@ -24,6 +24,7 @@ from tilec.errors import (
     InternalError,
     IRError,
     OutOfResources,
+    ScheduleError,
     TilecError,
     ToolError,
 )
@@ -383,7 +384,7 @@ def _run_pass(step: Step, module: Module, index: int, check: bool) -> None:
         step.run.run(module)
         if check:
             verify(module)
-    except (CompilationError, OutOfResources):
+    except (CompilationError, OutOfResources, ScheduleError):
         raise
     except Exception as e:
         raise PassFailure(index, f"pass `{step.run.name}`", e) from e

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tilec.errors import ScheduleError
 from tilec.ir import ops
 from tilec.ir.core import Builder, Op, Value
 from tilec.ir.types import SCALARS, Tensor, Type, i1, i32, scalar_of, with_element
@@ -23,8 +24,12 @@ _LOOPS = (ops.For, ops.While)
 def floats(op: Op) -> bool:
     """Whether an op without a stage of its own runs in every stage that needs its result: it is
     pure, or reads a buffer, and ends for an iteration past the last, too."""
-    return (op.pure or isinstance(op, ops.SharedLoad)) and op.stage < 0 and \
-        not any(isinstance(x, _LOOPS) for x in op.walk())
+    return (op.pure or isinstance(op, ops.SharedLoad)) and op.stage < 0 and not _loops(op)
+
+
+def _loops(op: Op) -> bool:
+    """Whether it is a loop or contains one, which need not end past the last iteration."""
+    return any(isinstance(x, _LOOPS) for x in op.walk())
 
 
 def ahead_sources(loop: ops.For, values: Iterable[Value]) -> set[Op]:
@@ -102,15 +107,16 @@ class Expander:
     def run(self) -> None:
         """Expand the loop; no op has a stage any more.
 
-        Raises IRError where an op cannot run in its stage, or comes before what it needs.
+        Raises ScheduleError where an op cannot run in its stage, or comes before what it needs.
         """
         self.place = {op: (op.op_order, self.stage_of(op), i)
                       for i, op in enumerate(self.body) if not op.terminator}
         self.early = sorted((op for op in self.place if self.stage_of(op) < self.last),
                             key=self.place.__getitem__)
         for op in self.early:
-            if not (op.pure or isinstance(op, _READS) and "write" not in op.effects):
-                raise op.fail("has a stage before the last, where only loads and pure ops can run")
+            if not (op.pure or isinstance(op, _READS) and "write" not in op.effects) or _loops(op):
+                raise refuse(op, "has a stage before the last, where only loads and pure ops "
+                             "without loops can run")
         states: list[dict[int, Value]] = [{} for _ in range(self.last)]
         first_read = min((min(stages) for stages in self.readers.values()), default=0)
         for tick in range(self.last):
@@ -140,6 +146,7 @@ class Expander:
         if self.pending is not None:
             here.insert(ops.AsyncWait(pending=self.pending))
         order = sorted(self.place, key=self.place.__getitem__)
+        self.check_effects(order)
         copies = [op for op in self.early if isinstance(op, ops.AsyncCopy)]
         for op in order:
             if self.stage_of(op) < self.last:
@@ -175,19 +182,26 @@ class Expander:
     def emit(self, op: Op, frame: _Frame, builder: Builder) -> None:
         """Run an early op in its stage; a read only if there is such an iteration."""
         self.resolve(_reads(op), frame, builder)
-        copy = op.clone(frame.values)
+        copy = self.copy(op, frame, builder)
         copy.stage, copy.op_order = -1, 0
         if isinstance(copy, ops.Load | ops.AsyncCopy):
+            here = Builder(before=copy, loc=builder.loc)
             at = 2 if isinstance(copy, ops.AsyncCopy) else 1
-            if frame.runs is None:
-                frame.runs = self.in_range(frame, builder)
-            mask, t = frame.runs, copy.ptr.type
+            mask, t = self.runs(frame, here), copy.ptr.type
             if isinstance(t, Tensor):
-                mask = builder.emit(ops.Splat(mask, types=[with_element(t, i1)]))
+                mask = here.emit(ops.Splat(mask, types=[with_element(t, i1)]))
             if copy.mask is not None:
-                mask = builder.emit(ops.And(copy.mask, mask))
+                mask = here.emit(ops.And(copy.mask, mask))
             copy.set_operands([*copy.operands[:at], mask, *copy.operands[at + 1:]])
-        builder.insert(copy)
+
+    def copy(self, op: Op, frame: _Frame, builder: Builder) -> Op:
+        """An op once more, for a frame. Past the last iteration a condition may be poison."""
+        copy = builder.insert(op.clone(frame.values))
+        for x in copy.walk():
+            if isinstance(x, ops.If) and not any(a.isolated for a in x.ancestors()):
+                runs = self.runs(frame, Builder(before=copy, loc=builder.loc))
+                x.set_operand(0, Builder(before=x, loc=x.loc).emit(ops.And(x.cond, runs)))
+        return copy
 
     def resolve(self, values: Iterable[Value], frame: _Frame, builder: Builder) -> None:
         """Make the body's `values` known in a frame; ops that float are repeated in it."""
@@ -205,10 +219,10 @@ class Expander:
             elif v.op not in needed:
                 needed.add(v.op)
                 work += _reads(v.op)
-        for op in sorted(needed, key=self.place.__getitem__):
+        for op in sorted(needed, key=lambda op: self.place[op][-1]):
             if frame.stage not in self.readers.get(op, {frame.stage}):
-                raise op.fail(f"is not to be read in stage {frame.stage}")
-            copy = builder.insert(op.clone(frame.values))
+                raise refuse(op, f"is not to be read in stage {frame.stage}")
+            copy = self.copy(op, frame, builder)
             if isinstance(copy, ops.MemdescIndex) and copy.index is not op.operands[1]:
                 copy.ahead = -1 if frame.index is self.loop.lo else frame.ahead
 
@@ -230,8 +244,10 @@ class Expander:
     def earlier(self, value: Value, op: Op, frame: _Frame) -> Value:
         """The result of an op of an earlier stage, as it came out some rounds ago."""
         stage = self.stage_of(op)
+        if stage == frame.stage < self.last:
+            raise refuse(op, "op_order puts it after what needs it in its stage")
         if stage >= frame.stage:
-            raise op.fail(f"runs in stage {stage}, but stage {frame.stage} needs its result")
+            raise refuse(op, f"runs in stage {stage}, but stage {frame.stage} needs its result")
         return self.history[value][frame.stage - stage - 1]
 
     def advance(self, frames: list[_Frame], builder: Builder) -> None:
@@ -249,9 +265,11 @@ class Expander:
                     seen = [frame.values[v], *self.history.get(v, ())]
                     self.history[v] = seen[:self.last - op.stage]
 
-    def in_range(self, frame: _Frame, builder: Builder) -> Value:
+    def runs(self, frame: _Frame, builder: Builder) -> Value:
         """Whether a frame has an iteration, where its index is that of one or the lower bound. The
         difference of bounds may not fit a signed integer."""
+        if frame.runs is not None:
+            return frame.runs
         index, hi, tests = frame.index, self.loop.hi, []
         if index is self.loop.lo:
             tests.append(builder.emit(ops.Cmp(index, hi, predicate="lt")))
@@ -263,7 +281,24 @@ class Expander:
                 left = builder.emit(ops.Bitcast(left, types=[wide]))
             distance = _number(builder, frame.ahead * self.step, wide)
             tests.append(builder.emit(ops.Cmp(left, distance, predicate="gt")))
-        return tests[0] if len(tests) == 1 else builder.emit(ops.And(*tests))
+        frame.runs = tests[0] if len(tests) == 1 else builder.emit(ops.And(*tests))
+        return frame.runs
+
+    def check_effects(self, order: list[Op]) -> None:
+        """Refuse an order in which ops of the last stage change places, of which one does more
+        than read."""
+        furthest: dict[bool, Op] = {}  # of ops so far that do so, or not, the last in the text
+        for op in order:
+            effects, place = op.effects, self.place[op][-1]
+            if not effects or self.stage_of(op) < self.last:
+                continue
+            more = not effects <= {"read", "read_shared"}
+            for other_more, other in furthest.items():
+                if (more or other_more) and self.place[other][-1] > place:
+                    raise refuse(other, f"op_order puts it before the {op.name} at {op.loc}; "
+                                     f"their effects would change places")
+            if more not in furthest or self.place[furthest[more]][-1] < place:
+                furthest[more] = op
 
     def check_order(self) -> None:
         """Refuse a schedule that puts an op before what it needs."""
@@ -271,8 +306,14 @@ class Expander:
         for op in self.body:
             for v in _reads(op):
                 if v.op is not None and v.op.parent is self.body and v.op not in seen:
-                    raise op.fail(f"op_order puts it before the {v.op.name} that it needs")
+                    raise refuse(op, f"op_order puts it before the {v.op.name} that it needs")
             seen.add(op)
+
+
+def refuse(op: Op, reason: str) -> ScheduleError:
+    """The error, to be raised, that names an op which cannot run as the schedule says."""
+    error = op.fail(reason)
+    return ScheduleError(error.message, error.loc)
 
 
 def _reads(op: Op) -> list[Value]:
