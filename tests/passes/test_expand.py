@@ -219,20 +219,24 @@ def test_what_would_change_a_result_is_refused(cls, which, given, message) -> No
         expanded(module)
 
 
-def test_floating_ops_keep_their_order_ahead(summing, rng) -> None:
-    """op_order of the ops that give an address; a stage on the yield says nothing."""
-    module = summing.clone()
-    loop = loop_of(module)
-    loop.num_stages = 3
-    loop.body.terminator.stage = 0
-    for op in ops_of(module, ops.Load):
-        op.stage, op.op_order = 0, 9  # type: ignore[attr-defined]
-    for i, op in enumerate(op for op in loop.body if isinstance(op, ops.Splat)):
+@pytest.mark.parametrize("n", [1, 7])
+def test_ops_that_float_keep_their_order_ahead(n, rng) -> None:
+    """Their op_order is that of the last stage, where nothing needs them here. Nor does a stage on
+    the yield say anything."""
+    module = before_schedule(plain, {"x_ptr": "*fp32:16", "o_ptr": "*fp32:16", "lo": "i32",
+                                     "hi": "i32", "base": "i32"}, {"STEP": 1, "B": 128, "S": 3})
+    changed = module.clone()
+    loop = loop_of(changed)
+    loop.num_stages, loop.body.terminator.stage = 3, 0
+    (load,) = ops_of(changed, ops.Load)
+    load.stage, load.op_order = 0, 1  # type: ignore[attr-defined]
+    address = list(itertools.takewhile(lambda op: op is not load, loop.body))
+    for i, op in enumerate(address):
         op.op_order = -i
-    x, y = rng.standard_normal((2, 900)).astype(np.float32)
+    x = rng.standard_normal((9, 128)).astype(np.float32)
     out = [np.full(128, np.nan, np.float32) for _ in range(2)]
-    for each, o in zip((summing, expanded(module)), out):
-        run(each, "sums", [x, y, o, 900], (1,))
+    for each, o in zip((module, expanded(changed)), out):
+        run(each, "sums", [x, o, 0, n, 2], (1,))
     np.testing.assert_array_equal(out[0], out[1])
 
 

@@ -171,7 +171,7 @@ class Expander:
             op.drop()
         for op in self.early:
             op.erase()
-        for op in reversed(order):
+        for op in reversed(self.place):
             # What only early ops needed must not read buffers that are no longer its iteration's.
             if op.parent is not None and floats(op) and not any(r.uses for r in op.results):
                 op.erase()
