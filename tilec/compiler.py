@@ -29,6 +29,7 @@ from tilec.errors import (
     ToolError,
 )
 from tilec.ir.core import Module
+from tilec.ir.ops.scf import MAX_STAGES
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
 from tilec.ir.remarks import remark
@@ -113,8 +114,8 @@ class Options:
                 raise TilecError(f"{name} is {value!r}, expected an integer")
         if self.num_warps not in (1, 2, 4, 8, 16, 32):
             raise TilecError(f"num_warps is {self.num_warps}, expected 1, 2, 4, 8, 16 or 32")
-        if not 1 <= self.num_stages <= 16:
-            raise TilecError(f"num_stages is {self.num_stages}, expected 1 to 16")
+        if not 1 <= self.num_stages <= MAX_STAGES:
+            raise TilecError(f"num_stages is {self.num_stages}, expected 1 to {MAX_STAGES}")
         if self.maxnreg and not 16 <= self.maxnreg <= 255:
             raise TilecError(f"maxnreg is {self.maxnreg}, expected 16 to 255, or 0 for no limit")
 

@@ -11,12 +11,11 @@ from tilec.ir.buffers import can_async_copy, operand_layout
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.layouts import Blocked, DotOperand, Layout, transpose
 from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.ops.scf import MAX_STAGES
 from tilec.ir.types import MemDesc, Scalar, Tensor, layout_of, linear_shape, scalar_of, shape_of
 from tilec.passes.fold import constant
 from tilec.passes.global_accesses import GlobalAccesses
 from tilec.target import Target
-
-_MOST_STAGES = 16
 
 
 class Rules:
@@ -37,8 +36,8 @@ class Rules:
         """Why nothing in this loop can start early."""
         target = self.module.attributes.get("target")
         step = constant(self.loop.step)
-        if stages > _MOST_STAGES:
-            return f"it has {stages} stages, expected at most {_MOST_STAGES}"
+        if stages > MAX_STAGES:
+            return f"it has {stages} stages, expected at most {MAX_STAGES}"
         if target is not None and Target.parse(target).sm < 80:
             return f"{target} has no asynchronous copies"
         if step is None or step <= 0:
