@@ -46,6 +46,8 @@ def _check(loop: ops.For, loads: list[ops.Load], rules: Rules) -> None:
 def _into_buffers(load: ops.Load, expander: Expander) -> None:
     """Make a load a copy into a buffer, and its users read the buffer: one more buffer than there
     are stages from the copy to its last use, since that use may still go on in the next round."""
+    for op in {op for read in dot_reads(load) for op in read}:
+        op.stage, op.op_order = -1, 0  # a dot reads the buffer itself, in its own stage
     readers = _reading_stages(load, expander.last)
     if min(readers) <= load.stage:
         raise refuse(load, f"is buffered in stage {load.stage} and used in stage {min(readers)}, "
