@@ -124,6 +124,30 @@ def test_loops_do_not_run_ahead(rng) -> None:
 
 
 @tilec.jit
+def branched(x_ptr, i_ptr, o_ptr, n, B: tl.constexpr, S: tl.constexpr):
+    """An address by way of branches, whose conditions are poison past the last iteration."""
+    offs = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for i in tl.range(0, n, num_stages=S):
+        at = tl.load(i_ptr + i)
+        if 100 // (n - i) > 30:
+            if at > 2:
+                at = tl.sum(offs * at % (i + 1)) + 1
+        else:
+            at += tl.sum(offs % (i + 1))
+        total = total * 0.5 + tl.load(x_ptr + at % 3 * B + offs)
+    tl.store(o_ptr + offs, total)
+
+
+@pytest.mark.parametrize("n", [2, 6])
+def test_branches_run_ahead(n, rng) -> None:
+    x = rng.standard_normal((3, 128)).astype(np.float32)
+    table = np.array([5, 1, 0, 3, 2, 4], np.int32)
+    args = {"x_ptr": x, "i_ptr": table, "o_ptr": np.zeros(128, np.float32), "n": n}
+    same_bits(branched, args, {"B": 128}, 0, stages="S", later=1)
+
+
+@tilec.jit
 def strides(x_ptr, o_ptr, lo, hi, STEP: tl.constexpr, B: tl.constexpr, S: tl.constexpr):
     offs = tl.arange(0, B)
     total, at = tl.zeros((B,), tl.float32), x_ptr + offs

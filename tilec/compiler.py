@@ -24,10 +24,12 @@ from tilec.errors import (
     InternalError,
     IRError,
     OutOfResources,
+    ScheduleError,
     TilecError,
     ToolError,
 )
 from tilec.ir.core import Module
+from tilec.ir.ops.scf import MAX_STAGES
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
 from tilec.ir.remarks import remark
@@ -118,8 +120,8 @@ class Options:
                 raise TilecError(f"{name} is {value!r}, expected an integer")
         if self.num_warps not in (1, 2, 4, 8, 16, 32):
             raise TilecError(f"num_warps is {self.num_warps}, expected 1, 2, 4, 8, 16 or 32")
-        if not 1 <= self.num_stages <= 16:
-            raise TilecError(f"num_stages is {self.num_stages}, expected 1 to 16")
+        if not 1 <= self.num_stages <= MAX_STAGES:
+            raise TilecError(f"num_stages is {self.num_stages}, expected 1 to {MAX_STAGES}")
         if self.maxnreg and not 16 <= self.maxnreg <= 255:
             raise TilecError(f"maxnreg is {self.maxnreg}, expected 16 to 255, or 0 for no limit")
 
@@ -392,7 +394,7 @@ def _run_pass(step: Step, module: Module, index: int, check: bool) -> None:
         step.run.run(module)
         if check:
             verify(module)
-    except (CompilationError, OutOfResources):
+    except (CompilationError, OutOfResources, ScheduleError):
         raise
     except Exception as e:
         raise PassFailure(index, f"pass `{step.run.name}`", e) from e

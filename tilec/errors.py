@@ -85,6 +85,10 @@ class IRError(TilecError):
     """IR that is not well formed: found by the parser, a builder or the verifier."""
 
 
+class ScheduleError(IRError):
+    """A loop's schedule cannot be carried out as it is written."""
+
+
 class OutOfResources(TilecError):
     """The kernel needs more of a resource than the target has.
 

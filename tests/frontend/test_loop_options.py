@@ -59,6 +59,11 @@ def test_options_are_known_at_compile_time(option):
         loop_of(f"    for i in tl.range(n, {option}='yes'):\n        a += i\n")
 
 
+def test_stages_have_a_limit():
+    with pytest.raises(CompilationError, match="num_stages of tl.range is 17, expected at most 16"):
+        loop_of("    for i in tl.range(n, num_stages=17):\n        a += i\n")
+
+
 def test_what_has_no_effect_is_remarked():
     with recording() as remarks:
         loop_of("    for i in tl.range(n, warp_specialize=True, num_stages=2):\n        a += i\n")

@@ -8,10 +8,12 @@ import itertools
 import numpy as np
 import pytest
 
+import tilec
 import tilec.language as tl
 from tests.passes.test_pipeline import before_schedule, copies, matmul, sums
 from tests.test_dot import attention
-from tilec.errors import IRError
+from tests.test_num_stages import sums as plain
+from tilec.errors import IRError, ScheduleError
 from tilec.frontend.function import function
 from tilec.interp.run import run
 from tilec.ir import ops
@@ -22,6 +24,7 @@ from tilec.ir.verifier import verify
 from tilec.passes.allocate_shared import AllocateShared
 from tilec.passes.insert_barriers import InsertBarriers
 from tilec.passes.pipeline import Pipeline
+from tilec.passes.schedule import Schedule
 
 
 def loop_of(module: Module) -> ops.For:
@@ -71,7 +74,7 @@ def test_loads(summing, stages, buffered, orders, rng) -> None:
 
 
 @pytest.mark.parametrize("k", [0, 32, 64, 160])
-@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_dot_that_runs_ahead(stage, k, rng) -> None:
     """Its sum is then a value of an earlier stage, which the loop's result must wait for."""
     pointers = {"a_ptr": "*fp16:16", "b_ptr": "*fp16:16", "c_ptr": "*fp32:16"}
@@ -83,6 +86,8 @@ def test_a_dot_that_runs_ahead(stage, k, rng) -> None:
         op.stage, op.buffered = 0, True  # type: ignore[attr-defined]
     for op in ops_of(changed, ops.Dot):
         op.stage = stage
+    for op in ops_of(changed, ops.ConvertLayout):
+        op.stage = 1  # of no weight: the dot reads the buffers
     changed = expanded(changed)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((32, k), (k, 32)))
     out = [np.full((32, 32), np.nan, np.float32) for _ in range(2)]
@@ -173,5 +178,102 @@ def test_effects_buffers_and_orders_are_checked(summing) -> None:
     refused("op_order puts it before the tile.load that it needs", ops.Load,
             {"stage": 0}, {"op_order": 1})
     refused("runs in stage 2, but stage 0 needs its result", ops.Fma, {"stage": 0})
-    refused("a stage before the last, where only loads and pure ops", ops.Load,
+    refused("cannot have a stage before the last: it is volatile", ops.Load,
             {"stage": 1, "volatile": True})
+
+
+@function
+def several(x_ptr, o_ptr, n, step, B: tl.constexpr):
+    """What must not run ahead or change places, each by its own reason."""
+    offs = tl.arange(0, B)
+    for i in tl.range(0, n, num_stages=3):
+        j = n
+        while j != i:
+            j -= 1
+        x = tl.load(x_ptr + j * B + offs, offs < j, other=1.0)
+        y = tl.load(o_ptr + offs) + tl.load(x_ptr + i)
+        tl.store(o_ptr + offs, x)
+        tl.store(o_ptr + offs, y)
+    for i in range(0, n, step):
+        tl.store(o_ptr + offs, tl.load(x_ptr + i * B + offs))
+
+
+@pytest.mark.parametrize(("cls", "which", "given", "message"), [
+    (ops.While, 0, {"stage": 0}, "scf.while: has a stage .* only loads and pure ops without loops"),
+    (ops.Load, 0, {"stage": 1, "buffered": True}, "cannot be buffered: its `other` is not zero"),
+    (ops.Load, 1, {"stage": 1}, "the loop may write to what it reads, at"),
+    (ops.Load, 2, {"stage": 1, "buffered": True}, "cannot be buffered: it is a scalar"),
+    (ops.Load, 3, {"stage": 1}, "scf.for: cannot be pipelined: its step is not a positive"),
+    (ops.Store, 0, {"op_order": 1}, "tile.store: op_order puts it before the tile.store at"),
+    (ops.For, 0, {"num_stages": 17}, "cannot be pipelined: it has 17 stages")])
+def test_what_would_change_a_result_is_refused(cls, which, given, message) -> None:
+    pointers = {"x_ptr": "*fp32:16", "o_ptr": "*fp32:16"}
+    module = before_schedule(several, pointers | {"n": "i32", "step": "i32"}, {"B": 64})
+    for op in module.walk():
+        if isinstance(op, ops.For):
+            op.num_stages = 3
+    every = [op for op in module.walk() if isinstance(op, ops.Load)]
+    every[2].stage = 1  # legal by itself
+    changed = [op for op in module.walk() if isinstance(op, cls)][which]
+    for name, value in given.items():
+        setattr(changed, name, value)
+    with pytest.raises(ScheduleError, match=message):
+        expanded(module)
+
+
+@pytest.mark.parametrize("n", [1, 7])
+def test_ops_that_float_keep_their_order_ahead(n, rng) -> None:
+    """Their op_order is that of the last stage, where nothing needs them here. Nor does a stage on
+    the yield say anything."""
+    module = before_schedule(plain, {"x_ptr": "*fp32:16", "o_ptr": "*fp32:16", "lo": "i32",
+                                     "hi": "i32", "base": "i32"}, {"STEP": 1, "B": 128, "S": 3})
+    changed = module.clone()
+    loop = loop_of(changed)
+    loop.num_stages, loop.body.terminator.stage = 3, 0
+    (load,) = ops_of(changed, ops.Load)
+    load.stage, load.op_order = 0, 1  # type: ignore[attr-defined]
+    address = list(itertools.takewhile(lambda op: op is not load, loop.body))
+    for i, op in enumerate(address):
+        op.op_order = -i
+    x = rng.standard_normal((9, 128)).astype(np.float32)
+    out = [np.full(128, np.nan, np.float32) for _ in range(2)]
+    for each, o in zip((module, expanded(changed)), out):
+        run(each, "sums", [x, o, 0, n, 2], (1,))
+    np.testing.assert_array_equal(out[0], out[1])
+
+
+@function
+def layered(x_ptr, i_ptr, o_ptr, n, B: tl.constexpr, D: tl.constexpr):
+    total = tl.zeros((B,), tl.float32)
+    for i in tl.range(0, n, num_stages=16):
+        a, b, c = i, i, i
+        for _ in tl.static_range(D):
+            at = i_ptr + a + b + c
+            a, b, c = tl.load(at), tl.load(at + 1), tl.load(at + 2)
+        total += tl.load(x_ptr + (a + b + c) * B + tl.arange(0, B))
+    tl.store(o_ptr + tl.arange(0, B), total)
+
+
+def test_layers_of_loads_are_looked_at_once() -> None:
+    """There are 3^14 ways from the first layer to the tile's address."""
+    depth = 14
+    pointers = {"x_ptr": "*fp32:16", "i_ptr": "*i32:16", "o_ptr": "*fp32:16"}
+    module = before_schedule(layered, pointers | {"n": "i32"}, {"B": 64, "D": depth})
+    Schedule().run(module)
+    assert [op.stage for op in ops_of(module, ops.Load)] == \
+        [layer for layer in range(depth) for _ in range(3)] + [depth]
+
+
+def test_a_refused_schedule_names_the_edited_file(tmp_path) -> None:
+    x = np.zeros(1024, np.float32)
+    args = {"x_ptr": x, "o_ptr": x.copy(), "lo": 0, "hi": 8, "base": 0}
+    options = {"grid": (1,), "target": "sm_80", "STEP": 1, "B": 128, "S": 3}
+    with tilec.knobs.scope(dump_dir=tmp_path, cache=False):
+        plain.warmup(*args.values(), **options)
+    (path,) = tmp_path.glob("*/*-schedule.tir")
+    path.write_text(path.read_text().replace("stage = 0", "stage = 1").replace("num_stages = 3",
+                                                                               "num_stages = 99"))
+    with tilec.knobs.scope(override_dir=tmp_path, cache=False), \
+            pytest.raises(ScheduleError, match=f"{path.name}: scf.for: .* 99 stages") as error:
+        plain.warmup(*args.values(), **options).run(args, (1,), level="gpu")
+    assert "for i in tl.range" in str(error.value)

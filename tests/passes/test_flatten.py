@@ -50,6 +50,38 @@ def test_same_bits(lo, hi, step, m, n, rng) -> None:
 
 
 @tilec.jit
+def stepped(o_ptr, lo, hi, n, step, FLAT: tl.constexpr):
+    """How often the inner loop runs is known at run time alone, and what stands before it ends
+    for no other index than those of the outer loop."""
+    total = 0
+    for i in tl.range(lo, hi, flatten=FLAT):
+        j = hi
+        while j != i:
+            j -= 1
+        part = total + j
+        for k in range(0, n, step):
+            part = part * 3 + k
+        total = part + 1
+        tl.store(o_ptr + i, total)
+
+
+@pytest.mark.parametrize(("lo", "hi", "step"), [(0, 3, -1), (0, 3, 0), (0, 3, 3), (2, -9, 1)])
+def test_steps_and_nests_without_rounds(lo, hi, step) -> None:
+    want, total = np.full(4, -1, np.int32), 0
+    for i in range(lo, hi):
+        total += i
+        for k in range(0, 7, step) if step > 0 else ():
+            total = total * 3 + k
+        total += 1
+        want[i] = total
+    args = {"o_ptr": np.full(4, -1, np.int32), "lo": lo, "hi": hi, "n": 7, "step": step}
+    made = stepped.warmup(*args.values(), grid=(1,), num_warps=1, target="sm_80", FLAT=True)
+    assert made.asm["tile"].count("scf.while") == 3  # before, in each, and without rounds
+    for level, (got,) in run_all(made, args, (1,)).items():
+        np.testing.assert_array_equal(got, want, level)
+
+
+@tilec.jit
 def persistent(a_ptr, b_ptr, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
                FLAT: tl.constexpr):
     across = tl.cdiv(N, BN)
@@ -98,6 +130,9 @@ def not_flat(x_ptr, n, CASE: tl.constexpr):
             for _ in range(n):
                 x += 1
             tl.store(x_ptr, x)
+        elif CASE == "steps":
+            for j in range(0, n, i + 1):
+                tl.store(x_ptr + j, i)
         elif CASE == "triangle":
             for j in range(i):
                 tl.store(x_ptr + j, i)
@@ -105,7 +140,7 @@ def not_flat(x_ptr, n, CASE: tl.constexpr):
 
 @pytest.mark.parametrize(("case", "reason"), [
     ("no inner", "it has no loops directly inside"), ("load before", "tile.load before the inner"),
-    ("triangle", "the inner loop's bounds change")])
+    ("triangle", "the inner loop's bounds change"), ("steps", "the inner loop's bounds change")])
 def test_what_stays_a_nest_says_why(case, reason) -> None:
     with recording() as remarks:
         not_flat.warmup(np.zeros(8, np.int32), 3, grid=(1,), CASE=case)

@@ -14,10 +14,12 @@ from tilec.eval.dtypes import dtype_of
 from tilec.interp.run import run
 from tilec.ir.core import Func, Module
 from tilec.ir.parser import parse
-from tilec.ir.types import Pointer, Scalar, Type
+from tilec.ir.tensor_maps import recipes
+from tilec.ir.types import Pointer, Scalar, TensorMap, Type
 from tilec.ir.verifier import verify
 from tilec.passes.base import parse_pipeline
 from tilec.passes.insert_barriers import InsertBarriers
+from tilec.runtime.maps import MapMaker
 from tilec.tools.opt import split
 
 # What rounds otherwise than before, by design, and what it may differ by (bf16's half ulp).
@@ -42,9 +44,11 @@ def outcome(module: Module, func: Func, seed: int) -> tuple[list[np.ndarray], li
     """What a function leaves in its buffers, and what it prints."""
     rng = np.random.default_rng(seed)
     args = [random_argument(a.type, attributes.get("divisibility", 1), rng)
-            for a, attributes in zip(func.args, func.arg_attrs, strict=True)]
+            for a, attributes in zip(func.args, func.arg_attrs, strict=True)
+            if not isinstance(a.type, TensorMap)]
+    maps = [MapMaker(recipe).on_host(args) for recipe in recipes(func)]
     printed: list[str] = []
-    run(module, func.name, args, 1, seed=seed, on_print=printed.append)
+    run(module, func.name, [*args, *maps], 1, seed=seed, on_print=printed.append)
     return [a for a in args if isinstance(a, np.ndarray)], printed
 
 
@@ -75,10 +79,10 @@ def test_same_results(path: Path, passes: str) -> None:
             # Without barriers only the gpu level runs, where an op is done before the next begins.
             before.attributes["level"] = "gpu"
             InsertBarriers().run(after)
-        for func in before.funcs:
+        for func, now in zip(before.funcs, after.funcs, strict=True):
             for seed in range(3):
                 old, old_text = outcome(before, func, seed)
-                new, new_text = outcome(after, func, seed)
+                new, new_text = outcome(after, now, seed)
                 same_text(old_text, new_text, tolerance)
                 for x, y in zip(old, new, strict=True):
                     np.testing.assert_allclose(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from tilec.ir.ops.scf import MAX_STAGES
 from tilec.ir.remarks import remark
 from tilec.language.context import CallableInKernels, error, here
 from tilec.language.values import const_int, const_value, unwrap
@@ -34,7 +35,7 @@ class range:
         self.lo, self.hi = (unwrap(x) for x in _bounds((arg1, arg2)))
         self.step = 1 if step is None else unwrap(step)
         self.attributes = {  # of the scf.for
-            "num_stages": _count(num_stages, "num_stages of tl.range"),
+            "num_stages": _count(num_stages, "num_stages of tl.range", MAX_STAGES),
             "unroll": _count(loop_unroll_factor, "loop_unroll_factor of tl.range"),
             "flatten": flag(flatten, "flatten of tl.range"),
             "disable_licm": flag(disable_licm, "disable_licm of tl.range")}
@@ -48,13 +49,15 @@ class range:
                     "outside of one use Python's range")
 
 
-def _count(x: Any, what: str) -> int:
+def _count(x: Any, what: str, most: int | None = None) -> int:
     """A count that is 0 when left open."""
     if const_value(x, what) is None:
         return 0
     n = const_int(x, what)
     if n < 0:
         raise error(f"{what} is {n}, expected 0 or more", "leave it out for the default")
+    if most is not None and n > most:
+        raise error(f"{what} is {n}, expected at most {most}")
     return n
 
 

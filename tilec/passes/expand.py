@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tilec.errors import ScheduleError
 from tilec.ir import ops
 from tilec.ir.core import Builder, Op, Value
 from tilec.ir.types import SCALARS, Tensor, Type, i1, i32, scalar_of, with_element
@@ -23,8 +24,12 @@ _LOOPS = (ops.For, ops.While)
 def floats(op: Op) -> bool:
     """Whether an op without a stage of its own runs in every stage that needs its result: it is
     pure, or reads a buffer, and ends for an iteration past the last, too."""
-    return (op.pure or isinstance(op, ops.SharedLoad)) and op.stage < 0 and \
-        not any(isinstance(x, _LOOPS) for x in op.walk())
+    return (op.pure or isinstance(op, ops.SharedLoad)) and op.stage < 0 and not _loops(op)
+
+
+def _loops(op: Op) -> bool:
+    """Whether it is a loop or contains one, which need not end past the last iteration."""
+    return any(isinstance(x, _LOOPS) for x in op.walk())
 
 
 def ahead_sources(loop: ops.For, values: Iterable[Value]) -> set[Op]:
@@ -105,15 +110,16 @@ class Expander:
     def run(self) -> None:
         """Expand the loop; no op has a stage any more.
 
-        Raises IRError where an op cannot run in its stage, or comes before what it needs.
+        Raises ScheduleError where an op cannot run in its stage, or comes before what it needs.
         """
         self.place = {op: (op.op_order, self.stage_of(op), i)
                       for i, op in enumerate(self.body) if not op.terminator}
         self.early = sorted((op for op in self.place if self.stage_of(op) < self.last),
                             key=self.place.__getitem__)
         for op in self.early:
-            if not (op.pure or isinstance(op, _READS) and "write" not in op.effects):
-                raise op.fail("has a stage before the last, where only loads and pure ops can run")
+            if not (op.pure or isinstance(op, _READS) and "write" not in op.effects) or _loops(op):
+                raise refuse(op, "has a stage before the last, where only loads and pure ops "
+                             "without loops can run")
         states: list[dict[int, Value]] = [{} for _ in range(self.last)]
         first_read = min((min(stages) for stages in self.readers.values()), default=0)
         for tick in range(self.last):
@@ -143,6 +149,7 @@ class Expander:
         if self.pending is not None:
             here.insert(ops.AsyncWait(pending=self.pending))
         order = sorted(self.place, key=self.place.__getitem__)
+        self.check_effects(order)
         copies = [op for op in self.early if isinstance(op, ops.AsyncCopy)]
         for op in order:
             if self.stage_of(op) < self.last:
@@ -167,7 +174,7 @@ class Expander:
             op.drop()
         for op in self.early:
             op.erase()
-        for op in reversed(order):
+        for op in reversed(self.place):
             # What only early ops needed must not read buffers that are no longer its iteration's.
             if op.parent is not None and floats(op) and not any(r.uses for r in op.results):
                 op.erase()
@@ -178,25 +185,32 @@ class Expander:
     def emit(self, op: Op, frame: _Frame, builder: Builder) -> None:
         """Run an early op in its stage; a read only if there is such an iteration."""
         self.resolve(_reads(op), frame, builder)
-        copy = op.clone(frame.values)
+        copy = self.copy(op, frame, builder)
         copy.stage, copy.op_order = -1, 0
         if isinstance(copy, ops.Load | ops.AsyncCopy):
+            here = Builder(before=copy, loc=builder.loc)
             at = 2 if isinstance(copy, ops.AsyncCopy) else 1
-            if frame.runs is None:
-                frame.runs = self.in_range(frame, builder)
-            mask, t = frame.runs, copy.ptr.type
+            mask, t = self.runs(frame, here), copy.ptr.type
             if isinstance(t, Tensor):
-                mask = builder.emit(ops.Splat(mask, types=[with_element(t, i1)]))
+                mask = here.emit(ops.Splat(mask, types=[with_element(t, i1)]))
             if copy.mask is not None:
-                mask = builder.emit(ops.And(copy.mask, mask))
+                mask = here.emit(ops.And(copy.mask, mask))
             copy.set_operands([*copy.operands[:at], mask, *copy.operands[at + 1:]])
         elif isinstance(copy, ops.Elect):
-            holds = self.in_range(frame, builder) if frame.runs is None else frame.runs
-            frame.runs = holds
+            here = Builder(before=copy, loc=builder.loc)
+            holds = self.runs(frame, here)
             if copy.predicate is not None:
-                holds = builder.emit(ops.And(copy.predicate, holds))
+                holds = here.emit(ops.And(copy.predicate, holds))
             copy.set_operands([holds])
-        builder.insert(copy)
+
+    def copy(self, op: Op, frame: _Frame, builder: Builder) -> Op:
+        """An op once more, for a frame. Past the last iteration a condition may be poison."""
+        copy = builder.insert(op.clone(frame.values))
+        for x in copy.walk():
+            if isinstance(x, ops.If) and not any(a.isolated for a in x.ancestors()):
+                runs = self.runs(frame, Builder(before=copy, loc=builder.loc))
+                x.set_operand(0, Builder(before=x, loc=x.loc).emit(ops.And(x.cond, runs)))
+        return copy
 
     def resolve(self, values: Iterable[Value], frame: _Frame, builder: Builder) -> None:
         """Make the body's `values` known in a frame; ops that float are repeated in it."""
@@ -214,10 +228,10 @@ class Expander:
             elif v.op not in needed:
                 needed.add(v.op)
                 work += _reads(v.op)
-        for op in sorted(needed, key=self.place.__getitem__):
+        for op in sorted(needed, key=lambda op: self.place[op][-1]):
             if frame.stage not in self.readers.get(op, {frame.stage}):
-                raise op.fail(f"is not to be read in stage {frame.stage}")
-            copy = builder.insert(op.clone(frame.values))
+                raise refuse(op, f"is not to be read in stage {frame.stage}")
+            copy = self.copy(op, frame, builder)
             if isinstance(copy, ops.MemdescIndex) and copy.index is not op.operands[1]:
                 copy.ahead = -1 if frame.index is self.loop.lo else frame.ahead
 
@@ -239,8 +253,10 @@ class Expander:
     def earlier(self, value: Value, op: Op, frame: _Frame) -> Value:
         """The result of an op of an earlier stage, as it came out some rounds ago."""
         stage = self.stage_of(op)
+        if stage == frame.stage < self.last:
+            raise refuse(op, "op_order puts it after what needs it in its stage")
         if stage >= frame.stage:
-            raise op.fail(f"runs in stage {stage}, but stage {frame.stage} needs its result")
+            raise refuse(op, f"runs in stage {stage}, but stage {frame.stage} needs its result")
         return self.history[value][frame.stage - stage - 1]
 
     def advance(self, frames: list[_Frame], builder: Builder) -> None:
@@ -258,15 +274,33 @@ class Expander:
                     seen = [frame.values[v], *self.history.get(v, ())]
                     self.history[v] = seen[:self.last - op.stage]
 
-    def in_range(self, frame: _Frame, builder: Builder) -> Value:
+    def runs(self, frame: _Frame, builder: Builder) -> Value:
         """Whether a frame has an iteration, where its index is that of one or the lower bound."""
+        if frame.runs is not None:
+            return frame.runs
         index, hi, tests = frame.index, self.loop.hi, []
         if index is self.loop.lo:
             tests.append(builder.emit(ops.Cmp(index, hi, predicate="lt")))
         if frame.ahead:
-            distance = number(builder, frame.ahead * self.step, index.type)
-            tests.append(reaches(builder, index, hi, distance))
-        return tests[0] if len(tests) == 1 else builder.emit(ops.And(*tests))
+            tests.append(reaches(builder, index, hi, frame.ahead * self.step))
+        frame.runs = tests[0] if len(tests) == 1 else builder.emit(ops.And(*tests))
+        return frame.runs
+
+    def check_effects(self, order: list[Op]) -> None:
+        """Refuse an order in which ops of the last stage change places, of which one does more
+        than read."""
+        furthest: dict[bool, Op] = {}  # of ops so far that do so, or not, the last in the text
+        for op in order:
+            effects, place = op.effects, self.place[op][-1]
+            if not effects or self.stage_of(op) < self.last:
+                continue
+            more = not effects <= {"read", "read_shared"}
+            for other_more, other in furthest.items():
+                if (more or other_more) and self.place[other][-1] > place:
+                    raise refuse(other, f"op_order puts it before the {op.name} at {op.loc}; "
+                                     f"their effects would change places")
+            if more not in furthest or self.place[furthest[more]][-1] < place:
+                furthest[more] = op
 
     def check_order(self) -> None:
         """Refuse a schedule that puts an op before what it needs."""
@@ -274,8 +308,14 @@ class Expander:
         for op in self.body:
             for v in _reads(op):
                 if v.op is not None and v.op.parent is self.body and v.op not in seen:
-                    raise op.fail(f"op_order puts it before the {v.op.name} that it needs")
+                    raise refuse(op, f"op_order puts it before the {v.op.name} that it needs")
             seen.add(op)
+
+
+def refuse(op: Op, reason: str) -> ScheduleError:
+    """The error, to be raised, that names an op which cannot run as the schedule says."""
+    error = op.fail(reason)
+    return ScheduleError(error.message, error.loc)
 
 
 def _reads(op: Op) -> list[Value]:
@@ -288,14 +328,18 @@ def number(builder: Builder, value: int, t: Type) -> Value:
     return builder.emit(ops.Constant(value=value, types=[t]))
 
 
-def reaches(builder: Builder, index: Value, hi: Value, distance: Value) -> Value:
+def reaches(builder: Builder, index: Value, hi: Value, distance: Value | int) -> Value:
     """Whether index + distance < hi, for index < hi and distance >= 0. Their differences may not
     fit a signed integer."""
     t = scalar_of(index.type)
+    wide = SCALARS[f"u{t.bits}"]
     left = builder.emit(ops.Sub(hi, index))
-    if t.is_signed:
-        wide = SCALARS[f"u{t.bits}"]
-        left, distance = (builder.emit(ops.Bitcast(v, types=[wide])) for v in (left, distance))
+    if t is not wide:
+        left = builder.emit(ops.Bitcast(left, types=[wide]))
+    if isinstance(distance, int):
+        distance = number(builder, distance, wide)
+    elif t is not wide:
+        distance = builder.emit(ops.Bitcast(distance, types=[wide]))
     return builder.emit(ops.Cmp(left, distance, predicate="gt"))
 
 
@@ -303,6 +347,8 @@ def later(builder: Builder, counter: Value, distance: int, extent: int) -> Value
     """A counter modulo `extent`, `distance` < extent iterations later."""
     if distance == 0:
         return counter
+    if isinstance(counter.op, ops.Constant):
+        return number(builder, (int(counter.op.value) + distance) % extent, i32)
     left = number(builder, extent - distance, i32)
     return builder.emit(ops.Select(
         builder.emit(ops.Cmp(counter, left, predicate="ge")),

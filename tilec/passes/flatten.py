@@ -15,8 +15,8 @@ _MOST_BITS = 32  # of an index: counts of two such loops multiply without overfl
 class Flatten(Pass):
     """A loop with {flatten = true} around one other and that one become one loop of as many rounds
     as the inner has in all, so that a pipeline goes on from one outer iteration into the next. What
-    stands before the inner loop must be pure: it is computed in every round. Where the inner loop
-    does not run at all, the outer one stays, without it.
+    stands before the inner loop must be pure: it is computed in every round. Where there is no
+    round, the outer loop stays, without the inner one.
 
         for i { p = pre(i)                       for r { p = pre(i)
           a = for k, x = p { body(x) }    ->       x = if first { p } else { x }
@@ -47,7 +47,7 @@ def _obstacle(outer: ops.For, inner: list[ops.For]) -> str:
         if scalar_of(loop.lo.type).bits > _MOST_BITS:
             return f"an index is wider than {_MOST_BITS} bits"
     own = set(outer.body.args) | {r for op in outer.body for r in op.results}
-    if own & {inner[0].lo, inner[0].hi}:
+    if own & {inner[0].lo, inner[0].hi, inner[0].step}:
         return "the inner loop's bounds change"
     for op in outer.body:
         if op is inner[0]:
@@ -65,7 +65,10 @@ class _Nest:
         """Two nests, of which one runs: the flat one, or the outer loop alone."""
         outer, inner = self.outer, self.inner
         before = Builder(before=outer, loc=outer.loc)
-        runs = before.emit(ops.Cmp(inner.lo, inner.hi, predicate="lt"))
+        self.rounds = _trips(before, inner)
+        self.total = before.emit(ops.Mul(self.rounds, _trips(before, outer)))
+        zero = make_constant(before, 0, i64)
+        runs = before.emit(ops.Cmp(self.total, zero, predicate="gt"))
         blocks = [Block(), Block()]
         for block, build in zip(blocks, (self.flat, self.empty)):
             here = Builder(block, loc=outer.loc)
@@ -74,7 +77,7 @@ class _Nest:
         outer.replace_by(chosen.results)
 
     def empty(self, here: Builder) -> list[Value]:
-        """The outer loop where the inner one does nothing."""
+        """The outer loop where the inner one does nothing, or it does nothing itself."""
         loop = here.insert(self.outer.clone({}))
         assert isinstance(loop, ops.For)
         nothing = next(op for op in loop.body if isinstance(op, ops.For))
@@ -86,8 +89,6 @@ class _Nest:
         carry. The latter needs some start, although the first round sets it again."""
         outer, inner = self.outer, self.inner
         ops_before, ops_after = self.parts()
-        rounds = _trips(here, inner)
-        total = here.emit(ops.Mul(rounds, _trips(here, outer)))
         zero, one = make_constant(here, 0, i64), make_constant(here, 1, i64)
         values = dict(zip(outer.body.args, [outer.lo, *outer.init], strict=True))
         for op in ops_before:
@@ -111,7 +112,7 @@ class _Nest:
         ends = [values.get(v, v) for v in inner.body.terminator.operands]
         values.update(zip(inner.results, ends, strict=True))
         following = inside.emit(ops.Add(count, one))
-        last = inside.emit(ops.Cmp(following, rounds, predicate="eq"))
+        last = inside.emit(ops.Cmp(following, self.rounds, predicate="eq"))
         then = Block()
         rest = Builder(then, loc=outer.loc)
         for op in ops_after:
@@ -124,7 +125,7 @@ class _Nest:
             (inside.emit(ops.Add(i, outer.step)), i),
             (inner.lo, inside.emit(ops.Add(k, inner.step))), (zero, following))]
         inside.insert(ops.Yield([*nexts, *after, *ends]))
-        loop = here.insert(ops.For(zero, total, one, init, body=body, unroll=inner.unroll,
+        loop = here.insert(ops.For(zero, self.total, one, init, body=body, unroll=inner.unroll,
                                    num_stages=inner.num_stages or outer.num_stages,
                                    disable_licm=inner.disable_licm or outer.disable_licm))
         return loop.results[3:3 + len(outer.init)]

@@ -4,12 +4,10 @@ runs as far ahead as its stage says (see expand.py)."""
 from __future__ import annotations
 
 from tilec.ir import ops
-from tilec.ir.buffers import operand_layout
-from tilec.ir.core import Builder, Module, Op, Value
-from tilec.ir.layouts import Blocked, DotOperand, Layout, transpose
-from tilec.ir.types import MemDesc, Scalar, Tensor, layout_of, linear_shape, shape_of
+from tilec.ir.core import Builder, Module, Value
+from tilec.passes.ahead import Rules, buffer_type, dot_reads
 from tilec.passes.base import Pass
-from tilec.passes.expand import Expander, floats
+from tilec.passes.expand import Expander, floats, refuse
 from tilec.passes.tma import load_by_tma
 
 
@@ -23,26 +21,42 @@ class Pipeline(Pass):
         for func in module.funcs:
             for loop in reversed([op for op in func.walk() if isinstance(op, ops.For)]):
                 blocks = [op for op in loop.body if isinstance(op, ops.DescriptorLoad)]
-                if blocks or any(0 <= op.stage < loop.num_stages - 1 for op in loop.body):
-                    if blocks:
-                        load_by_tma(loop, blocks, func, module.attributes.get("target"))
-                        loop.num_stages = 0
-                        continue
+                if blocks:
+                    load_by_tma(loop, blocks, func, module.attributes.get("target"))
+                    loop.num_stages = 0
+                    continue
+                early = [op for op in loop.body
+                         if 0 <= op.stage < loop.num_stages - 1 and not op.terminator]
+                if early:
+                    loads = [op for op in early if isinstance(op, ops.Load)]
+                    _check(loop, loads, Rules(module, func, loop))
                     expander = Expander(loop)
-                    for op in list(loop.body):
-                        if isinstance(op, ops.Load) and 0 <= op.stage < expander.last and \
-                                op.buffered:
-                            _into_buffers(op, expander)
+                    for load in loads:
+                        if load.buffered:
+                            _into_buffers(load, expander)
                     expander.run()
                 loop.num_stages = 0
+
+
+def _check(loop: ops.For, loads: list[ops.Load], rules: Rules) -> None:
+    """Refuse what would compute something else, or cannot be."""
+    if reason := rules.of_loop(loop.num_stages):
+        raise refuse(loop, f"cannot be pipelined: {reason}")
+    for load in loads:
+        if load.buffered and (reason := rules.of_buffer(load)):
+            raise refuse(load, f"cannot be buffered: {reason}")
+        if reason := rules.of_read(load):
+            raise refuse(load, f"cannot have a stage before the last: {reason}")
 
 
 def _into_buffers(load: ops.Load, expander: Expander) -> None:
     """Make a load a copy into a buffer, and its users read the buffer: one more buffer than there
     are stages from the copy to its last use, since that use may still go on in the next round."""
+    for op in {op for read in dot_reads(load) for op in read}:
+        op.stage, op.op_order = -1, 0  # a dot reads the buffer itself, in its own stage
     readers = _reading_stages(load, expander.last)
     if min(readers) <= load.stage:
-        raise load.fail(f"is buffered in stage {load.stage} and used in stage {min(readers)}, "
+        raise refuse(load, f"is buffered in stage {load.stage} and used in stage {min(readers)}, "
                         f"but takes a stage to arrive")
     slots = max(readers) - load.stage + 1
     buffer = expander.before.emit(ops.AllocShared(types=[buffer_type(load, slots)], loc=load.loc))
@@ -89,37 +103,3 @@ def _read_from(load: ops.Load, where: Value) -> None:
         load.result.replace_by(Builder(before=load, loc=load.loc).emit(
             ops.SharedLoad(where, types=[load.result.type])))
     load.erase()
-
-
-def dot_reads(load: ops.Load) -> list[tuple[Op, ops.ConvertLayout]]:
-    """Users of a load that lead to a dot's operand, directly or through a transpose, each with the
-    conversion to the operand's layout."""
-    found = []
-    for user in load.result.users:
-        convert: Op = user
-        if isinstance(user, ops.Trans) and len(user.result.uses) == 1:
-            convert = user.result.users[0]
-        if isinstance(convert, ops.ConvertLayout) and \
-                isinstance(layout_of(convert.result.type), DotOperand):
-            found.append((user, convert))
-    return found
-
-
-def buffer_type(load: ops.Load, slots: int) -> MemDesc:
-    """Buffers for a load's tile, one per slot, in the layout best for copies and dots."""
-    t = load.result.type
-    assert isinstance(t, Tensor) and isinstance(t.element, Scalar) and t.layout is not None
-    order = t.layout.order if isinstance(t.layout, Blocked) else tuple(reversed(range(t.rank)))
-    readers = [reader_layout(*read) for read in dot_reads(load)]
-    layout = operand_layout(t.shape, t.element, order, tuple(readers or [t.layout]), t.layout)
-    return MemDesc((slots, *t.shape), t.element, layout)
-
-
-def reader_layout(user: Op, convert: ops.ConvertLayout) -> Layout:
-    """In which layout of the loaded tile a dot reads it."""
-    layout = layout_of(convert.result.type)
-    assert layout is not None
-    if not isinstance(user, ops.Trans):
-        return layout
-    back = tuple(user.order.index(d) for d in range(len(user.order)))
-    return transpose(layout, back, linear_shape(shape_of(user.result.type)))

@@ -8,6 +8,8 @@ from typing import ClassVar
 from tilec.ir.core import Block, Op, Value, attr, operand, operands, region
 from tilec.ir.types import Scalar, Type, i1, refines
 
+MAX_STAGES = 16  # of a software pipeline
+
 
 def _same(op: Op, what: str, have: Sequence[Value], want: Sequence[Type]) -> None:
     types = [v.type for v in have]

@@ -1,0 +1,106 @@
+"""What keeps a loop's loads from starting early: `schedule` leaves such loads where they are, and
+`pipeline` refuses them, since a schedule may be written by hand."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from tilec.ir import ops
+from tilec.ir.axis import AxisAnalysis
+from tilec.ir.buffers import can_async_copy, operand_layout
+from tilec.ir.core import Func, Module, Op
+from tilec.ir.layouts import Blocked, DotOperand, Layout, transpose
+from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.ops.scf import MAX_STAGES
+from tilec.ir.types import MemDesc, Scalar, Tensor, layout_of, linear_shape, scalar_of, shape_of
+from tilec.passes.fold import constant
+from tilec.passes.global_accesses import GlobalAccesses
+from tilec.target import Target
+
+
+class Rules:
+    """Of one loop. Each method says what is wrong, or gives an empty string."""
+
+    def __init__(self, module: Module, func: Func, loop: ops.For) -> None:
+        self.module, self.func, self.loop = module, func, loop
+
+    @cached_property
+    def _accesses(self) -> GlobalAccesses:
+        return GlobalAccesses(self.func)
+
+    @cached_property
+    def _axis(self) -> AxisAnalysis:
+        return AxisAnalysis(self.func)
+
+    def of_loop(self, stages: int) -> str:
+        """Why nothing in this loop can start early."""
+        target = self.module.attributes.get("target")
+        step = constant(self.loop.step)
+        if stages > MAX_STAGES:
+            return f"it has {stages} stages, expected at most {MAX_STAGES}"
+        if target is not None and Target.parse(target).sm < 80:
+            return f"{target} has no asynchronous copies"
+        if step is None or step <= 0:
+            return "its step is not a positive constant"
+        index = scalar_of(self.loop.lo.type)
+        if int(step) * (stages - 1) >= 1 << (index.bits - 1):
+            return f"{stages - 1} steps ahead is more than an {index} holds"
+        if any(isinstance(op, ops.Barrier) for op in self.loop.walk()):
+            return "it has a debug_barrier, across which nothing moves"
+        if any(isinstance(op, ops.AtomicRmw) and op.acquires for op in self.loop.walk()):
+            return "it has an atomic that acquires, before which no load may start"
+        return ""
+
+    def of_buffer(self, load: ops.Load) -> str:
+        """Why this load cannot be an asynchronous copy."""
+        if not isinstance(load.ptr.type, Tensor):
+            return "it is a scalar"
+        if load.other is not None and repr(constant(load.other)) not in ("0", "0.0", "False"):
+            return "its `other` is not zero, which is what a copy fills in"
+        if not can_async_copy(load.ptr, load.mask, self._axis, buffer_type(load, 2).layout):
+            return "a thread has less than 4 bytes side by side to copy"
+        return ""
+
+    def of_read(self, load: ops.Load) -> str:
+        """Why this load cannot be of an earlier iteration than what is around it."""
+        if load.volatile:
+            return "it is volatile"
+        for op in self.loop.walk():
+            if isinstance(op, MemoryOp) and "write" in op.effects and \
+                    self._accesses.crosses(load, op, self.loop):
+                return f"the loop may write to what it reads, at {op.loc}"
+        return ""
+
+
+def buffer_type(load: ops.Load, slots: int) -> MemDesc:
+    """Buffers for a load's tile, one per slot, in the layout best for copies and dots."""
+    t = load.result.type
+    assert isinstance(t, Tensor) and isinstance(t.element, Scalar) and t.layout is not None
+    order = t.layout.order if isinstance(t.layout, Blocked) else tuple(reversed(range(t.rank)))
+    readers = [_reader_layout(*read) for read in dot_reads(load)]
+    layout = operand_layout(t.shape, t.element, order, tuple(readers or [t.layout]), t.layout)
+    return MemDesc((slots, *t.shape), t.element, layout)
+
+
+def dot_reads(load: ops.Load) -> list[tuple[Op, ops.ConvertLayout]]:
+    """Users of a load that lead to a dot's operand, directly or through a transpose, each with the
+    conversion to the operand's layout."""
+    found = []
+    for user in load.result.users:
+        convert: Op = user
+        if isinstance(user, ops.Trans) and len(user.result.uses) == 1:
+            convert = user.result.users[0]
+        if isinstance(convert, ops.ConvertLayout) and \
+                isinstance(layout_of(convert.result.type), DotOperand):
+            found.append((user, convert))
+    return found
+
+
+def _reader_layout(user: Op, convert: ops.ConvertLayout) -> Layout:
+    """In which layout of the loaded tile a dot reads it."""
+    layout = layout_of(convert.result.type)
+    assert layout is not None
+    if not isinstance(user, ops.Trans):
+        return layout
+    back = tuple(user.order.index(d) for d in range(len(user.order)))
+    return transpose(layout, back, linear_shape(shape_of(user.result.type)))
