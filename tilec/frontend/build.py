@@ -26,9 +26,10 @@ def build_module(fn: Function, specs: Mapping[str, Any], constexprs: Mapping[str
 
     specs: an ArgSpec, or its text, for each run-time parameter; a tuple of them for a parameter
     that is a tuple, whose elements become parameters `name_0`, `name_1`, but for those that are a
-    tl.constexpr. constexprs: the values of
-    the others. options: what builtins may ask for, such as `debug`. Raises CompilationError at
-    the author's line, InternalError for what is tilec's fault.
+    tl.constexpr; a tuple that ends with a DescriptorForm is a descriptor, with the parameters
+    `name`, `name_shape_0`, `name_stride_0`. constexprs: the values of the others. options: what
+    builtins may ask for, such as `debug`. Raises CompilationError at the author's line,
+    InternalError for what is tilec's fault.
     """
     if isinstance(target, str):
         target = Target.parse(target)
@@ -102,7 +103,7 @@ def _parameter(block: Block, attrs: list[dict[str, Any]], name: str, spec: Spec 
     if isinstance(spec, ArgSpec):
         attrs.append({"divisibility": spec.divisibility} if spec.divisibility > 1 else {})
         return tensor(block.add_arg(spec.type, name))
-    parts = [_parameter(block, attrs, f"{name}_{i}", s) for i, s in enumerate(spec)]
-    if parts and isinstance(parts[-1], DescriptorForm):
-        return tensor_descriptor(*parts)
-    return tuple(parts)
+    described = bool(spec) and isinstance(unwrap(spec[-1]), DescriptorForm)
+    names = ("", "_shape", "_stride", "_form") if described else map("_{}".format, range(len(spec)))
+    parts = [_parameter(block, attrs, name + n, s) for n, s in zip(names, spec)]
+    return tensor_descriptor(*parts) if described else tuple(parts)
