@@ -136,14 +136,20 @@ class MBarriers:
         del self.objects[at]
         self.decoder.shared.views[8][at >> 3] = ~np.uint64(0)
 
-    def find(self, at: int, thread: int) -> MBarrier:
-        """The mbarrier at a byte offset; Fault where there is none any more."""
+    def find(self, at: int, thread: int, others: Array | None = None) -> MBarrier:
+        """The mbarrier at a byte offset; Fault where there is none any more.
+
+        It is used by a thread, or by `others` beside it too.
+        """
         if self._marked(at):
             found, order = self.objects[at], self.decoder.machine.order
-            if order is not None and order.seen[thread, found.born[0]] < found.born[1]:
-                first = found.machine.thread_name(found.born[0])
-                raise Fault(f"race: it uses the mbarrier at {found.address:#x}, which {first} "
-                            "initialises with nothing that orders the two", thread)
+            if order is not None:
+                users = np.array([thread]) if others is None else others
+                early = users[order.seen[users, found.born[0]] < found.born[1]]
+                if len(early):
+                    first = found.machine.thread_name(found.born[0])
+                    raise Fault(f"race: it uses the mbarrier at {found.address:#x}, which {first} "
+                                "initialises with nothing that orders the two", int(early[0]))
             return found
         why = "has been overwritten" if at in self.objects else "was never initialised"
         where = self.decoder.shared.address(at)

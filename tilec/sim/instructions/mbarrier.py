@@ -135,7 +135,7 @@ def _wait(decoder: Decoder, instr: Instr) -> Code:
         late: list[tuple[MBarrier, Array, int]] = []
         for at, key in sorted(set(zip(offsets.tolist(), keys.tolist(), strict=True))):
             mine = lanes[(offsets == at) & (keys == key)]
-            barrier = table.find(at, int(mine[0]))
+            barrier = table.find(at, int(mine[0]), mine)
             done = _complete(barrier, key, parity, int(mine[0]))
             target[mine] = done
             if done and acquires and machine.order is not None and barrier.past is not None:
