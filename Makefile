@@ -36,6 +36,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.launch
 	$(BIN)/python -m benchmarks.memory_bound
 	$(BIN)/python -m benchmarks.matmul
+	$(BIN)/python -m benchmarks.hopper
 	$(BIN)/python -m benchmarks.interpreter
 	$(BIN)/python -m benchmarks.simulator
 

@@ -142,7 +142,8 @@ FAULTS: dict[str, tuple[dict[str, str], str]] = {
     "no barrier after the initialisation": (
         {"meet": ""}, "race: it uses the mbarrier|was never initialised"),
     "accumulators that nobody has written": (
-        {"zero": ""}, "adds to an accumulator that depends on an uninitialised value: register %d"),
+        {"zero": ""},
+        "adds to an accumulator that depends on an uninitialised value: what is read of %d"),
     "no fence of registers": ({"fence": ""}, "accessed since the last wgmma.fence"),
     "no wait for the product": ({"wait": ""}, f"race: it writes .as {COPY}.*a wgmma of|"
                                 "touches the accumulator"),

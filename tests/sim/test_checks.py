@@ -183,7 +183,7 @@ def test_atomics_between_ctas() -> None:
 
 def test_registers() -> None:
     fails("st.global.b32 [%o], %r7;", "stores a value that depends on an uninitialised value",
-          "register %r7, which is read but nowhere written")
+          "what is read of %r7 before it is written")
     fails("add.u32 %r1, %t, %r7; mul.lo.u32 %r1, %r1, 3;" + OUT, "uninitialised.*%r7")
     fails("mad.wide.u32 %rd1, %r7, 4, %o; st.global.b32 [%rd1], 1;", "uses an address")
     fails("setp.eq.u32 %p1, %r7, 0; @%p1 bra END; st.global.b32 [%o], 1; END:", "by a predicate")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilec.errors import InterpreterError
-from tilec.eval.dtypes import Array, dtype_of
+from tilec.eval.dtypes import F32, Array, dtype_of
 from tilec.eval.rules import instruction_products
 from tilec.interp.asynchrony import FENCED, NO_GROUP, WRITTEN, Mbarriers, TmaCopy
 from tilec.interp.buffers import View
@@ -242,13 +242,20 @@ def _(m: Machine, frame: Frame, op: ops.Wgmma) -> Sequence[Data]:
         c = np.where(keep, c, np.zeros(1, c.dtype))
         poison_c = None if poison_c is None else np.where(keep, poison_c, 0)
     step = WGMMA_K_BITS // (8 * b[0].dtype.itemsize)
-    array = instruction_products(a[0], b[0], c, step)
+    array = instruction_products(_as_read(a[0]), _as_read(b[0]), c, step)
     rows = None if a[1] is None else np.asarray(a[1].any(-1, keepdims=True))
     columns = None if b[1] is None else np.asarray(b[1].any(-2, keepdims=True))
     own = None if poison_c is None else (poison_c & 1) != 0
     group = m.asynchrony.products.commit(frame).reshape(-1, 1, 1) << 1
     found = union(rows, columns, own)
     return ((array, group if found is None else group | found),)
+
+
+def _as_read(x: Array) -> Array:
+    """An operand as tensor cores read it: of f32, the bits of tf32."""
+    if x.dtype != F32:
+        return x
+    return np.asarray((np.ascontiguousarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(F32))
 
 
 def _operand(m: Machine, frame: Frame, op: Op, value: Value) -> Data:

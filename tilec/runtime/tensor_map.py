@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from tilec import sim
 from tilec.errors import LaunchError
 from tilec.eval.dtypes import dtype_of
 from tilec.ir.descriptors import tma_boxes
@@ -22,6 +23,10 @@ _TYPES = {"i8": "UINT8", "u8": "UINT8", "f8e4m3": "UINT8", "f8e5m2": "UINT8", "i
           "u16": "UINT16", "i32": "INT32", "u32": "UINT32", "i64": "INT64", "u64": "UINT64",
           "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64"}
 _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+# The simulator calls them as PTX does.
+_PTX_TYPES = {"UINT8": "u8", "UINT16": "u16", "UINT32": "u32", "INT32": "s32", "UINT64": "u64",
+              "INT64": "s64", "FLOAT16": "f16", "BFLOAT16": "bf16", "FLOAT32": "f32",
+              "FLOAT64": "f64"}
 _MOST_STRIDE = 1 << 40
 
 
@@ -42,6 +47,18 @@ class TensorDescriptor:
 
         base = host.as_numpy(self.array)
         return as_strided(base, self.shape, [s * base.itemsize for s in self.strides])
+
+
+def on_host(value: Any) -> Any:
+    """The tensor that an array or a TensorDescriptor stands for, as a numpy array."""
+    return value.as_numpy() if isinstance(value, TensorDescriptor) else host.as_numpy(value)
+
+
+def in_simulator(value: Any, t: TensorMap) -> sim.TensorMap:
+    """The simulator's record of the tensor map of a tensor in host memory."""
+    array, boxes = on_host(value), tma_boxes(t)
+    return sim.TensorMap(array, _PTX_TYPES[_TYPES[t.element.name]], array.shape[::-1],
+                         array.strides[-2::-1], boxes.box[::-1], swizzle=boxes.swizzle)
 
 
 def on_device(value: Any, t: TensorMap, name: str) -> bytes:

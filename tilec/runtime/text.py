@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tilec
+from tilec import knobs
 from tilec.codegen.cubin import sass
 from tilec.compiler import IR_LEVELS, Compiled, compile_from
 from tilec.errors import LaunchError, did_you_mean
@@ -19,7 +20,7 @@ from tilec.language import dtypes as dt
 from tilec.runtime import device, host
 from tilec.runtime.arguments import handler_of
 from tilec.runtime.launch import Launcher
-from tilec.runtime.tensor_map import TensorDescriptor, on_device
+from tilec.runtime.tensor_map import in_simulator, on_device, on_host
 from tilec.target import DEFAULT, Target
 
 
@@ -61,11 +62,10 @@ class TextKernel:
             seed: int | None = None) -> None:
         """Run on host arrays, in place, at an IR level from the module's own on down, or "ptx"."""
         extents = host.check_grid(grid)
-        values = self._arguments(args, _host_value)
         if level == "ptx":
-            made = self.compiled
+            made, values = self.compiled, self._arguments(args, _simulated_value)
             tilec.sim.run(made.ptx, made.name, values, extents, 32 * self.module.num_warps,
-                          shared_bytes=made.shared, seed=seed)
+                          shared_bytes=made.shared, seed=seed, check=knobs.check)
             return
         levels = IR_LEVELS[IR_LEVELS.index(self.module.level):]
         if level not in levels:
@@ -75,7 +75,7 @@ class TextKernel:
         module = self.module.clone()
         if level != module.level:
             compile_from(module, self.target, level)
-        tilec.interp.run(module, self.name, values, extents, seed)
+        tilec.interp.run(module, self.name, self._arguments(args, _host_value), extents, seed)
 
     def _arguments(self, args: Sequence[Any], convert: Callable[[Value, Any], Any]) -> list[Any]:
         params = self.func.args
@@ -114,4 +114,10 @@ def _device_value(param: Value, value: Any) -> Any:
 
 
 def _host_value(param: Value, value: Any) -> Any:
-    return value.as_numpy() if isinstance(value, TensorDescriptor) else host.as_numpy(value)
+    return on_host(value)
+
+
+def _simulated_value(param: Value, value: Any) -> Any:
+    if isinstance(param.type, TensorMap):
+        return in_simulator(value, param.type)
+    return on_host(value)

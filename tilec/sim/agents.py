@@ -56,23 +56,26 @@ class Agents:
               writes: bool, async_proxy: bool = True) -> None:
         """Instruction `at` reads or writes `width` bytes at each offset.
 
-        That comes after what each of the threads did, and is over at the epoch `end`.
+        Reads come after what each of the threads did, writes after what the first did; they are
+        over at the epoch `end`.
         """
         agent, clock = end
         checks, order = self.checks, self.order
         shadow: Shadow = checks.shared if space is checks.shared.space else checks.arena
         granule = shadow.granule
-        index = offsets.reshape(-1, 1).astype(np.int64) // granule
-        index = np.unique(index + np.arange(max(width // granule, 1)))
+        index: Array = offsets.reshape(-1, 1).astype(np.int64) // granule
+        index = np.unique(index) if width < granule else (
+            index + np.arange(width // granule)).reshape(-1)
         when = order.base + 1 + clock
         order.newest = max(order.newest, when)
-        who, index = np.repeat(threads, len(index)), np.tile(index, len(threads))
-        access = Access(who, index, np.full(len(who), agent), np.full(len(who), when),
-                        np.full(len(who), at, np.int32), async_proxy)
+        first = Access(np.full(len(index), threads[0]), index, np.full(len(index), agent),
+                       np.full(len(index), when), np.full(len(index), at, np.int32), async_proxy)
+        for thread in threads[1:]:
+            shadow.check_load(first._replace(threads=np.full(len(index), thread)))
         if not writes:
-            shadow.load(access)
+            shadow.load(first)
             return
-        shadow.store(access)
+        shadow.store(first)
         undefined = checks.decoder.undefined
         if shadow is checks.shared and undefined is not None:
             undefined.define(offsets.reshape(-1), width)

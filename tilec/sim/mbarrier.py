@@ -23,7 +23,7 @@ LIMIT = (1 << 20) - 1
 _MARK = np.uint64(0x6D626172FFF86D62)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class MBarrier:
     """One mbarrier. `pending` arrivals and `bytes` of transactions are what its phase lacks.
 
@@ -44,6 +44,9 @@ class MBarrier:
     born: Epoch = (0, 0)
     row: Array | None = None
     past: Array | None = None
+
+    def __post_init__(self) -> None:
+        self.told = np.zeros(self.machine.lanes, bool)  # who waits for this phase and knows it
 
     @property
     def epoch(self) -> Epoch:
@@ -91,6 +94,7 @@ class MBarrier:
             raise Fault(f"{-self.bytes} bytes more than expected have come: {self}", thread)
         if self.bytes == 0:
             self.phase += 1
+            self.told = np.zeros(self.machine.lanes, bool)
             self.pending = self.expected
             order = self.machine.order
             if order is not None:
@@ -136,20 +140,17 @@ class MBarriers:
         del self.objects[at]
         self.decoder.shared.views[8][at >> 3] = ~np.uint64(0)
 
-    def find(self, at: int, thread: int, others: Array | None = None) -> MBarrier:
-        """The mbarrier at a byte offset; Fault where there is none any more.
-
-        It is used by a thread, or by `others` beside it too.
-        """
+    def find(self, at: int, threads: int | Array) -> MBarrier:
+        """The mbarrier at a byte offset, for these threads; Fault where there is none any more."""
+        who = np.atleast_1d(threads)
+        thread = int(who[0])
         if self._marked(at):
             found, order = self.objects[at], self.decoder.machine.order
-            if order is not None:
-                users = np.array([thread]) if others is None else others
-                early = users[order.seen[users, found.born[0]] < found.born[1]]
-                if len(early):
-                    first = found.machine.thread_name(found.born[0])
-                    raise Fault(f"race: it uses the mbarrier at {found.address:#x}, which {first} "
-                                "initialises with nothing that orders the two", int(early[0]))
+            late = None if order is None else order.seen[who, found.born[0]] < found.born[1]
+            if late is not None and late.any():
+                thread, first = int(who[np.argmax(late)]), found.machine.thread_name(found.born[0])
+                raise Fault(f"race: it uses the mbarrier at {found.address:#x}, which {first} "
+                            "initialises with nothing that orders the two", thread)
             return found
         why = "has been overwritten" if at in self.objects else "was never initialised"
         where = self.decoder.shared.address(at)

@@ -49,6 +49,22 @@ class Shadow:
 
     def load(self, a: Access) -> Array:
         """Note a read; returns the clocks of the writes that it sees, 0 where there is none."""
+        index, base = a.granule, self.order.base
+        written = self.check_load(a)
+        if base:
+            last = self.read[index]
+            before = (last > 0) & (last <= base)
+            if before.any():
+                self.past[index[before]] = last[before]
+                self.past_at[index[before]] = self.read_at[index[before]]
+        if not a.atomic:
+            self.read[index] = a.clock
+            self.read_at[index] = a.at
+            self.log.append(a)
+        return written
+
+    def check_load(self, a: Access) -> Array:
+        """The checks of a read, and what `load` returns."""
         order, index = self.order, a.granule
         written: Array = self.written[index]
         late = order.late(a.threads, self.writer[index], written)
@@ -66,15 +82,6 @@ class Shadow:
             if foreign.any():
                 self._race(a, int(np.argmax(foreign)), "reads", "writes", self.writer[index],
                            written, self.write_at[index])
-            last = self.read[index]
-            before = (last > 0) & (last <= order.base)
-            if before.any():
-                self.past[index[before]] = last[before]
-                self.past_at[index[before]] = self.read_at[index[before]]
-        if not a.atomic:
-            self.read[index] = a.clock
-            self.read_at[index] = a.at
-            self.log.append(a)
         return written
 
     def store(self, a: Access, data: Data | None = None) -> None:

@@ -105,7 +105,10 @@ class Undefined:
         self.sources.clear()
         for key in self.never_written:
             self.bits[key][...] = ones(self.bits[key])
-            self.sources.append(f"register {key[2]}, which is read but nowhere written")
+        if self.never_written:
+            names = ", ".join(key[2] for key in self.never_written[:4])
+            more = ", ..." if len(self.never_written) > 4 else ""
+            self.sources.append(f"what is read of {names}{more} before it is written")
         if self.never_written or (self.follows and self.from_start):
             self.start()
 
@@ -242,7 +245,7 @@ class Undefined:
         for array in arrays:
             bad = array != 0 if mask is None else (array != 0) & mask
             if np.count_nonzero(bad):
-                raise Fault(f"{verb} an uninitialised value: " + "; or ".join(self.sources),
+                raise Fault(f"{verb} an uninitialised value: " + ", or ".join(self.sources),
                             int(np.flatnonzero(bad)[0]))
 
     def analyse(self, flat: Flat, order: list[Placed]) -> None:

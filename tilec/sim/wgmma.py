@@ -244,8 +244,8 @@ class Products:
     def check(self, numbers: Array, table: Array, lanes: slice | Array, what: str) -> None:
         """Fault if one of the registers is in flight in one of the lanes."""
         for number in numbers.tolist():
-            bad = np.flatnonzero(table[number, lanes])
-            if len(bad):
+            if table[number, lanes].any():
+                bad = np.flatnonzero(table[number, lanes])
                 thread = int(bad[0] if isinstance(lanes, slice) else lanes[bad[0]])
                 product = next(p for p in self.pending if p.warpgroup == thread // 128
                                and number in (*p.accumulators, *p.sources))

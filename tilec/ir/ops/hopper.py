@@ -32,7 +32,7 @@ from tilec.ir.types import (
 # What orders shared memory beyond the op's own buffers: nothing moves across, nothing is removed.
 SYNC = frozenset({"read_shared", "write_shared"})
 
-# Accumulators that wgmma has for each type of operand (f32 operands are rounded to tf32).
+# Accumulators that wgmma has for each type of operand (of f32 it drops what tf32 has no bits for).
 ACCUMULATORS: dict[str, tuple[Scalar, ...]] = {
     "f16": (f32, f16), "bf16": (f32,), "f32": (f32,), "f8e4m3": (f32, f16), "f8e5m2": (f32, f16),
     "i8": (i32,), "u8": (i32,)}

@@ -126,7 +126,6 @@ def _wait(decoder: Decoder, instr: Instr) -> Code:
     wanted = decoder.src(phase, "u32" if parity else "b64")
     machine, pc, table = decoder.machine, decoder.pc, decoder.mbarriers
     suspends = instr.mods[0] == "try_wait"
-    told = np.zeros(decoder.lanes, bool)
     acquires = "relaxed" not in instr.mods
 
     def code(mask: Mask) -> Moves | None:
@@ -135,26 +134,25 @@ def _wait(decoder: Decoder, instr: Instr) -> Code:
         late: list[tuple[MBarrier, Array, int]] = []
         for at, key in sorted(set(zip(offsets.tolist(), keys.tolist(), strict=True))):
             mine = lanes[(offsets == at) & (keys == key)]
-            barrier = table.find(at, int(mine[0]), mine)
+            barrier = table.find(at, mine)
             done = _complete(barrier, key, parity, int(mine[0]))
             target[mine] = done
             if done and acquires and machine.order is not None and barrier.past is not None:
                 machine.order.acquire(mine, barrier.past)
             if not done:
                 late.append((barrier, mine, key))
-            told[mine] &= not done
         if not late:
             return None
         if not suspends:
             machine.stall(late[0][0])
             return None
-        return _suspend(decoder, late, mask, told, parity, pc)
+        return _suspend(decoder, late, mask, parity, pc)
 
     return code
 
 
-def _suspend(decoder: Decoder, late: list[tuple[MBarrier, Array, int]], mask: Mask, told: Array,
-             parity: bool, pc: int) -> Moves:
+def _suspend(decoder: Decoder, late: list[tuple[MBarrier, Array, int]], mask: Mask, parity: bool,
+             pc: int) -> Moves:
     """Threads that wait are parked at `pc`, those that give up for now go on with the others."""
     machine = decoder.machine
     on = machine.full(mask).copy()
@@ -162,8 +160,8 @@ def _suspend(decoder: Decoder, late: list[tuple[MBarrier, Array, int]], mask: Ma
         if machine.seeded:
             stays = np.full(len(lanes), machine.rng.random() < 0.75)
         else:
-            stays = told[lanes].copy()
-        told[lanes] = True
+            stays = barrier.told[lanes]
+        barrier.told[lanes] = True
         waiting = np.zeros(machine.lanes, bool)
         waiting[lanes[stays]] = True
         if stays.any():

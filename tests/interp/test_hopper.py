@@ -1,0 +1,102 @@
+"""The hand-written Hopper kernels in the interpreter: right for many extents and seeds, and faults
+planted in them found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.support.fixtures import fixture
+from tests.support.hopper import attention, attention_args, gemm, gemm_args
+from tilec.errors import InterpreterError
+from tilec.interp.run import run
+from tilec.ir import ops
+from tilec.ir.core import Module, Op
+
+GEMM, ATTENTION = "gemm_a_branch.tir", "attention_e1.tir"
+SEEDS = range(2)
+levels = pytest.mark.parametrize("lowered", [False, True], ids=["gpu", "lowered"])
+
+
+@levels
+@pytest.mark.parametrize("grid", [1, 2])
+@pytest.mark.parametrize("extents", [(1, 1, 1), (128, 256, 64), (130, 264, 72), (77, 520, 200),
+                                     (300, 300, 321), (384, 768, 136)], ids=str)
+def test_gemm(extents: tuple[int, int, int], grid: int, lowered: bool) -> None:
+    args, want = gemm_args(*extents, seed=sum(extents))
+    run(fixture(GEMM, lowered), "gemm", args, grid, seed=grid)
+    gemm(args[2].astype(np.float32), want, str(extents))
+
+
+@levels
+@pytest.mark.parametrize("grid", [1, 3])
+@pytest.mark.parametrize("extents", [(1, 1), (2, 128), (3, 129), (2, 300), (1, 640)], ids=str)
+def test_attention(extents: tuple[int, int], grid: int, lowered: bool) -> None:
+    args, want = attention_args(*extents, seed=sum(extents))
+    run(fixture(ATTENTION, lowered), "attention", args, grid, seed=grid)
+    attention(args[3].astype(np.float32), want, str(extents))
+
+
+# ---- faults
+def all_of(m: Module, cls: type[Op]) -> list[Op]:
+    return [op for op in m.walk() if isinstance(op, cls)]
+
+
+def drop(cls: type[Op], index: int) -> Callable[[Module], None]:
+    """Without the op of that number."""
+    def fault(m: Module) -> None:
+        all_of(m, cls)[index].erase()
+    return fault
+
+
+def change(cls: type[Op], index: int, **attributes: int) -> Callable[[Module], None]:
+    def fault(m: Module) -> None:
+        for name, value in attributes.items():
+            setattr(all_of(m, cls)[index], name, value)
+    return fault
+
+
+FAULTS: dict[str, tuple[str, Callable[[Module], None], str]] = {
+    "one byte too many": (GEMM, change(ops.MbarrierExpect, 1, bytes=49153),
+                          "lacks 0 arrivals and 1 bytes, which nothing before provides"),
+    "too few bytes": (GEMM, change(ops.MbarrierExpect, 1, bytes=49152 - 32768),
+                      "waits for ever: this phase of the mbarrier lacks 0 arrivals and -32768 "
+                      "bytes"),
+    "an arrival too many": (GEMM, change(ops.MbarrierInit, 0, count=2), "lacks 1 arrivals"),
+    "no expect": (GEMM, drop(ops.MbarrierExpect, 0), "lacks 1 arrivals"),
+    "no load": (GEMM, drop(ops.TmaLoad, 0), "lacks 0 arrivals and 16384 bytes"),
+    "not set up": (GEMM, drop(ops.MbarrierInit, 0), "this mbarrier has not been set up"),
+    "set up by one thread": (GEMM, drop(ops.Barrier, 0), "another thread has set up this mbarrier"),
+    "no wait for data": (GEMM, drop(ops.MbarrierWait, 0), "poison|may still be copying"),
+    "product still under way": (GEMM, change(ops.WgmmaWait, 0, pending=2), "may still read"),
+    "no barrier after a product": (GEMM, drop(ops.Barrier, 1), "has read, which other threads do "
+                                                               "not know"),
+    "result not there": (GEMM, change(ops.WgmmaWait, 1, pending=1), "poison"),
+    "no fence": (GEMM, drop(ops.FenceAsync, 0), "put a gpu.fence_async and a barrier between"),
+    "no barrier after the fence": (GEMM, drop(ops.WarpgroupBarrier, 1), "put a barrier between"),
+    "store still reads": (GEMM, drop(ops.TmaStoreWait, 1), "may still read"),
+    "store has read, one thread knows": (GEMM, drop(ops.WarpgroupBarrier, 2),
+                                         "has read, which other threads do not know"),
+    "shared memory goes": (GEMM, drop(ops.TmaStoreWait, 2), "the program ends, and with it"),
+    "no commit": (GEMM, drop(ops.TmaStoreCommit, 1), "may still read|the program ends"),
+    "half of the arrivals": (ATTENTION, change(ops.MbarrierInit, 4, count=4), "lacks 2 arrivals"),
+    "no arrival for k": (ATTENTION, drop(ops.MbarrierArrive, 1), "lacks 2 arrivals"),
+    "no arrival for q": (ATTENTION, drop(ops.MbarrierArrive, 3), "lacks 2 arrivals"),
+    "no wait for v": (ATTENTION, drop(ops.MbarrierWait, 4), "poison|may still be copying"),
+    "products still under way": (ATTENTION, change(ops.WgmmaWait, 1, pending=1),
+                                 "poison|may still"),
+}
+
+
+@levels
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults(fault: str, seed: int, lowered: bool) -> None:
+    name, plant, message = FAULTS[fault]
+    m = fixture(name, lowered)
+    plant(m)
+    args = gemm_args(130, 40, 330, 0)[0] if name == GEMM else attention_args(1, 300, 0)[0]
+    with pytest.raises(InterpreterError, match=message):
+        run(m, m.funcs[0].name, args, 1, seed=seed)
