@@ -38,7 +38,8 @@ def ahead_sources(loop: ops.For, values: Iterable[Value]) -> set[Op]:
             continue
         seen.add(value)
         if value.owner is loop.body:
-            work += [loop.body.terminator.operands[value.index - 1]] * (value.index > 0)
+            if value.index:
+                work.append(loop.body.terminator.operands[value.index - 1])
         elif value.op is not None and value.op.parent is loop.body:
             if floats(value.op):
                 work += _reads(value.op)
