@@ -13,10 +13,14 @@ import numpy as np
 
 import tilec
 from benchmarks.common import load_example
+from tests.support import hopper
+from tests.support.fixtures import fixture
 from tests.support.matmul import matmul, product
 from tests.test_dot import attention
 from tests.test_levels import atomic_kernel, poisoned, reduce_kernel, shape_kernel
+from tilec.compiler import compile_from
 from tilec.sim import TensorMap
+from tilec.target import Target
 
 Array = np.ndarray[Any, Any]
 
@@ -116,8 +120,18 @@ def atomics() -> Launch:
                     num_warps=4, target="sm_80", B=128)
 
 
+def hopper_product() -> Launch:
+    """The product of tests/lit/fixtures: TMA, mbarriers, wgmma; two tiles of three steps each."""
+    m, n, k = 120, 264, 136
+    values, _ = hopper.gemm_args(m, n, k, seed=13)
+    maps = [TensorMap(x, "bf16", x.shape[::-1], x.strides[:1], box, swizzle=128)
+            for x, box in zip(values[:3], ((64, 128), (64, 64), (64, 64)), strict=True)]
+    made = compile_from(fixture("gemm_a_branch.tir"), Target.parse("sm_90a"), "ptx")
+    return Launch(made.ptx, made.name, [*maps, m, n, k], (1, 1, 1), 256, made.shared)
+
+
 LAUNCHES: dict[str, Callable[[], Launch]] = {
     **{f"product of {n} stages": functools.partial(small_product, n) for n in (2, 3, 4)},
     "big product": big_product, "attention": attention_launch, "reduction": reduction,
-    "shapes": shapes, "softmax": softmax, "atomics": atomics,
+    "shapes": shapes, "softmax": softmax, "atomics": atomics, "hopper product": hopper_product,
 }

@@ -85,8 +85,10 @@ def test_flush_to_zero(op: str) -> None:
     (got,) = run_lines(f"{op}.rn.ftz.f32 %d, {sources};", ["b32"], [("b32", a) for a in arrays])
     for lane in range(len(got)):
         values = [exact.decode(flushed(int(a[lane])), "f32") for a in arrays]
-        want = flushed(exact.encode(exact_result(op, "rn", values), "f32"))
-        check(int(got[lane]), want, "f32", lane)
+        result = exact_result(op, "rn", values)
+        if abs(result) < Fraction(2) ** -126:  # before it is rounded, as an H200 does in f16
+            result = math.copysign(0.0, result)
+        check(int(got[lane]), exact.encode(result, "f32"), "f32", lane)
 
 
 def test_saturate() -> None:

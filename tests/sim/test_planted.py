@@ -13,7 +13,7 @@ from tests.sim import hopper_product, launches
 from tests.sim.launches import Launch
 from tilec.sim import SimError
 
-LAUNCHES = {**launches.LAUNCHES, "hopper": hopper_product.launch}
+LAUNCHES = {**launches.LAUNCHES, "by hand": hopper_product.launch}
 SEEDS = (None, 0)
 DIFFERS = "differs"
 ORDER = r"race: it (reads|writes)|uninitialised"
@@ -97,7 +97,7 @@ ORDERING = [
 SPIN = r"\{{ \.reg \.pred %done; W: [^;]*\[{}\],[^}}]*\}}"
 FLIP = r"@%wrapped xor\.b32 %phase, %phase, 1;"
 STUCK, PHASE, ENDS = "deadlock", "arrivals at an mbarrier", "the CTA ends while"
-HOPPER = [Mutant("hopper", *rest) for rest in [
+BY_HAND = [Mutant("by hand", *rest) for rest in [
     ("full wait dropped", SPIN.format("%full"), "", 0, ORDER),
     ("empty wait dropped", SPIN.format("%empty"), "", 0, f"{ORDER}|{PHASE}"),
     ("consumer's first phase", r"mov\.u32 %phase, 0;", "mov.u32 %phase, 1;", 0,
@@ -126,6 +126,34 @@ HOPPER = [Mutant("hopper", *rest) for rest in [
      "missing fence.mbarrier_init"),
     ("an mbarrier not initialised", r"@%first mbarrier\.init[^;]*;", "", 1, "never initialised"),
     ("slots overlap", r"%b, %a, 16384", "%b, %a, 8192", 0, ORDER),
+]]
+
+GROUP = r"bar\.sync \S+ 128;"
+PRODUCT = [Mutant("hopper product", *rest) for rest in [
+    ("wait for data dropped", r"\{ \.reg \.pred p; W:[^}]*\}", "", 0, ORDER),
+    ("wait for the other parity", r"(bfe\.u32\s+%r\d+, %r\d+), 2, 1", r"\1, 3, 1", 0,
+     f"{ORDER}|{STUCK}"),
+    ("wait for another slot", r"(and\.b32\s+%r\d+, %r\d+), 3;", r"\1, 1;", 0,
+     f"{ORDER}|{STUCK}"),
+    ("fewer bytes expected", r"49152;", "32768;", 1, f"{ORDER}|{ENDS}|bytes"),
+    ("more bytes expected", r"49152;", "65536;", 0, STUCK),
+    ("wgmma wait off by one", r"(wgmma\.wait_group\.sync\.aligned) 1", r"\1 2", 0, ORDER),
+    ("wgmma wait dropped in the loop", r"wgmma\.wait_group\.sync\.aligned 1;", "", 0, ORDER),
+    ("wgmma wait dropped after it", r"wgmma\.wait_group\.sync\.aligned 0;", "", 0, FLIGHT),
+    ("wgmma commit dropped", r"wgmma\.commit_group[^;]*;", "", 0, f"{ORDER}|{FLIGHT}"),
+    ("wgmma fence dropped", r"wgmma\.fence[^;]*;", "", 0, r"since the last wgmma\.fence"),
+    ("slot refilled a step early", r"(add\.s32\s+%r\d+, %r\d+), -1;", r"\1, 0;", 0, ORDER),
+    ("fence of the initialisation dropped", r"fence\.mbarrier_init[^;]*;", "", 0,
+     "missing fence.mbarrier_init"),
+    ("barrier after the initialisation dropped", r"bar\.sync \s*0;", "", 0, "it uses the mbarrier"),
+    ("barrier of a step dropped", r"bar\.sync \s*0;", "", 1, ORDER),
+    *[(f"proxy fence {n} dropped", r"fence\.proxy\.async[^;]*;", "", n,
+       r"missing fence\.proxy\.async") for n in range(2)],
+    *[(f"barrier {n} of a warpgroup dropped", GROUP, "", n, ORDER) for n in range(4)],
+    *[(f"wait {n} for a store dropped", r"@p cp\.async\.bulk\.wait_group\.read 0;", "", n,
+       f"{ORDER}|{ENDS}") for n in range(3)],
+    *[(f"bulk commit {n} dropped", r"@p cp\.async\.bulk\.commit_group;", "", n, f"{ORDER}|{ENDS}")
+      for n in range(2)],
 ]]
 
 VALUES = [
@@ -182,7 +210,7 @@ VALUES = [
     Mutant("softmax", "partial sums of the maxima", r"\[smem\+16\]", "[smem]"),
     Mutant("atomics", "exchange for addition", r"(atom\S+)add\.u32", r"\1exch.b32"),
     Mutant("atomics", "predicate dropped", r"@%p\d+( atom)", r"\1", 1),
-    *[Mutant("hopper", *rest) for rest in [
+    *[Mutant("by hand", *rest) for rest in [
         ("stride of a descriptor", "0x4000004000010000", "0x4000002000010000"),
         ("swizzle of a descriptor", "0x4000004000010000", "0x8000004000010000"),
         ("base offset of a descriptor", "0x4000004000010000", "0x4002004000010000"),
@@ -195,18 +223,29 @@ VALUES = [
         ("coordinates exchanged", r"\{%x, 0\}", "{0, %x}", 1),
         ("step of the coordinates", r"shl\.b32 %x, %k, 6", "shl.b32 %x, %k, 5"),
     ]],
+    *[Mutant("hopper product", *rest) for rest in [
+        ("stride of a's descriptor", str(0x4000004000010000), str(0x4000002000010000)),
+        ("panels of b's descriptor", str(0x4000004002000000), str(0x4000004001000000)),
+        ("step of a's descriptor", r"a, (%rd\d+), 4;", r"a, \1, 2;"),
+        ("b not transposed", r"1, 1, 0, 1;", "1, 1, 0, 0;", 2),
+        ("sums never kept", r"selp\.b32 (\s*%r\d+), 1, 0,", r"selp.b32 \1, 0, 0,"),
+        ("columns misaligned", r"or\.b32 (\s*%r\d+, %r\d+), 64;", r"or.b32 \1, 4;", 0,
+         "misaligned tensor copy"),
+        ("store of another panel", r"add\.s32 (\s*%r\d+, %r\d+), 212992;",
+         r"add.s32 \1, 196608;"),
+    ]],
 ]
 # Only where a copy may come late does it matter that nobody waits for it.
 LATE_ONLY = [
-    Mutant("hopper", "bulk wait dropped", r"@%lead cp\.async\.bulk\.wait_group 0;", "", 0, ENDS),
-    Mutant("hopper", "bulk commit dropped", r"@%lead cp\.async\.bulk\.commit_group;", "", 0, ENDS),
+    Mutant("by hand", "bulk wait dropped", r"@%lead cp\.async\.bulk\.wait_group 0;", "", 0, ENDS),
+    Mutant("by hand", "bulk commit dropped", r"@%lead cp\.async\.bulk\.commit_group;", "", 0, ENDS),
 ]
 
 
-@pytest.mark.parametrize("mutant", ORDERING + HOPPER, ids=str)
+@pytest.mark.parametrize("mutant", ORDERING + BY_HAND + PRODUCT, ids=str)
 def test_faults_of_order_are_reported(mutant: Mutant) -> None:
     text = mutant.text()
-    for seed in SEEDS:
+    for seed in SEEDS[: 1 if mutant in PRODUCT else 2]:  # the product takes its time
         with pytest.raises(SimError, match=mutant.expected) as caught:
             launch(mutant.launch).run(text, seed, check=True)
         assert caught.value.ptx_line is not None
@@ -241,5 +280,5 @@ def test_no_false_alarm(name: str) -> None:
 
 
 def test_there_are_enough() -> None:
-    names = [str(mutant) for mutant in ORDERING + HOPPER + VALUES + LATE_ONLY]
+    names = [str(mutant) for mutant in ORDERING + BY_HAND + PRODUCT + VALUES + LATE_ONLY]
     assert len(set(names)) == len(names) >= 40

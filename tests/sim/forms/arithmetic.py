@@ -103,6 +103,8 @@ def floating() -> Iterator[Form]:
         yield from same(f"rcp.{mode} sqrt.{mode}", "f32 f64", 1)
     yield from same("add.ftz sub.ftz mul.ftz add.sat add.ftz.sat mul.sat mul.rz.ftz", "f32", 2)
     yield from same("fma.rn.ftz fma.rn.sat fma.rn.ftz.sat fma.rm.ftz", "f32", 3)
+    for ty in ("f32", "f16"):  # products that would round up to the smallest normal
+        yield op(f"mul.ftz.{ty}", f"{ty}tiny {ty}unit", ty, name=f"mul.ftz.{ty} near the normals")
     yield from same("div.rn.ftz", "f32", 2)
     yield from same("rcp.rn.ftz sqrt.rn.ftz", "f32", 1)
     yield from same("add sub mul", "f16 f16x2 bf16 bf16x2", 2)

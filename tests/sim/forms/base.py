@@ -88,6 +88,8 @@ KIND = {"u8": "i8", "s8": "i8", "b8": "i8", "u16": "i16", "s16": "i16", "b16": "
         "s32": "i32", "b32": "i32", "u64": "i64", "s64": "i64", "b64": "i64", "u16x2": "i32",
         "s16x2": "i32", "tf32": "f32"}
 """The kind of data of a PTX type; the float types name their own."""
+NEAR = {"f32tiny": 0x00800000, "f32unit": 0x3F7FFFF8, "f16tiny": 0x0400, "f16unit": 0x3BF8}
+"""Floats from the smallest normal on, and just below 1: eight of each."""
 _COUNTS = [0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 255, 256, 1 << 31, (1 << 32) - 1]
 
 
@@ -110,7 +112,7 @@ def width(kind: str) -> int:
     if kind in ("count", "angle"):
         return 32
     base, packed, _ = kind.partition("x2")
-    base = base.removesuffix("c")
+    base = base[:3] if kind in NEAR else base.removesuffix("c")
     bits = INTEGERS.get(base) or {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}.get(base, 8)
     return 2 * bits if packed else bits
 
@@ -118,8 +120,8 @@ def width(kind: str) -> int:
 def values(kind: str, seed: int, lanes: int = LANES) -> Array:
     """Seeded data: edge values of the kind in half of the lanes, others between them.
 
-    Beside the types: pred, count (shift counts and field positions), angle (f32 for sin), and f16c,
-    f32c, f64c (floats near halves and near the limits of the integer types).
+    Beside the types: pred, count (shift counts and field positions), angle (f32 for sin), those of
+    NEAR, and f16c, f32c, f64c (floats near halves and near the limits of the integer types).
     """
     rng = np.random.default_rng(seed)
     if kind == "pred":
@@ -128,6 +130,8 @@ def values(kind: str, seed: int, lanes: int = LANES) -> Array:
         return rng.choice(np.array(_COUNTS + list(range(40)), np.uint32), lanes)
     if kind == "angle":
         return rng.uniform(-300, 300, lanes).astype(np.float32).view(np.uint32)
+    if kind in NEAR:
+        return (NEAR[kind] + rng.integers(0, 8, lanes)).astype(f"u{width(kind) // 8}")
     if kind.endswith("x2"):
         pair = [values(kind[:-2], seed + 1 + i, lanes) for i in range(2)]
         return np.stack(pair, axis=1).reshape(-1).view(f"u{2 * pair[0].itemsize}")

@@ -58,8 +58,10 @@ def float_source(decoder: Decoder, operand: Operand, ty: str, ftz: bool) -> Call
     base = ty.removesuffix("x2")
     if ty.endswith("x2"):
         array = array.view(np.uint16 if base != "f32" else np.float32)
-    if base in ("f32", "f64"):
-        load = lambda: array  # noqa: E731
-    else:
-        load = lambda: widen(np.ascontiguousarray(array), base)  # noqa: E731
-    return (lambda: flush(load(), base)) if ftz else load
+    wide = base in ("f32", "f64")
+
+    def load() -> Array:
+        values = array if wide else widen(np.ascontiguousarray(array), base)
+        return flush(values, base) if ftz else values
+
+    return load

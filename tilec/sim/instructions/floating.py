@@ -43,7 +43,7 @@ def encoder(instr: Instr, mode: str) -> Callable[[Array], Array]:
             values = floats.saturate(values)
         if relu:
             values = floats.relu(values)
-        if ftz:
+        if ftz:  # before rounding, as an H200 does in f16
             values = floats.flush(values, base)
         result = floats.typed(floats.narrow(values, base, mode), base)
         return result.view(f"u{2 * result.itemsize}") if ty.endswith("x2") else result
@@ -69,12 +69,12 @@ def _bind(decoder: Decoder, instr: Instr) -> tuple[Any, ...]:
 @rule("add", "sub", "mul", table=FLOAT_RULES)
 def arithmetic(decoder: Decoder, instr: Instr) -> Code:
     """add, sub and mul of every float type."""
-    ty, mode = _types(instr)[0], rounding(instr)
+    ty, mode, ftz = _types(instr)[0], rounding(instr), "ftz" in instr.mods
     target, x, y = _bind(decoder, instr)
     encode = encoder(instr, mode)
     plain = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[instr.op]
-    if mode == "n":
-        if ty == "f32" and not {"ftz", "sat"} & set(instr.mods):
+    if mode == "n" and not (ftz and ty == "f32" and instr.op == "mul"):
+        if ty == "f32" and not ftz and "sat" not in instr.mods:
             return assign(target, lambda: floats.canonical(plain(x(), y())))
         if ty.startswith("bf16") and instr.op == "mul":
             return assign(target, lambda: encode(_bf16_product(x(), y())))
