@@ -109,6 +109,9 @@ def measured(names: list[str]) -> list[dict[str, int]]:
     if len(rows) != len(names):
         sys.exit(f"ncu counted {len(rows)} launches of {len(names)}:\n{done.stdout[-2000:]}"
                  f"{done.stderr[-2000:]}")
+    missing = {*METRICS.values(), MATRIX} - {*rows[0]}
+    if missing:
+        print("this ncu does not give", *sorted(missing), file=sys.stderr)
     wanted: Callable[[str], bool] = {*METRICS.values(), MATRIX}.__contains__
     return [{k: int(float(v.replace(",", ""))) for k, v in row.items() if wanted(k)}
             for row in rows]
@@ -131,13 +134,15 @@ def main() -> None:
         counts = compiled.simulate(dict(zip(names, args, strict=True)), grid, check=False)
         for (space, access, what), metric in METRICS.items():
             ours = counts.memory.get((space, access), {}).get(what, 0)
-            if ours or found[metric]:
-                rows.append([name, f"{space} {access} {what}", ours, found[metric],
-                             "" if ours == found[metric] else "differs"])
+            theirs = found.get(metric)  # none where this GPU has no such counter
+            if ours or theirs:
+                rows.append([name, f"{space} {access} {what}", ours, theirs,
+                             "" if ours == theirs else "differs"])
         matrix = counts.classes.get("matrix", 0)
-        if matrix or found[MATRIX]:
-            rows.append([name, "matrix instructions", matrix, found[MATRIX],
-                         "" if matrix == found[MATRIX] else "differs"])
+        theirs = found.get(MATRIX)
+        if matrix or theirs:
+            rows.append([name, "matrix instructions", matrix, theirs,
+                         "" if matrix == theirs else "differs"])
     body = "Totals of one launch.\n\n" + common.table(
         ["kernel", "count", "simulator", "ncu", ""], rows)
     common.report("counters", "The simulator's counters and Nsight Compute's", body, flags.output)
