@@ -38,7 +38,7 @@ from tilec.ir.verifier import verify
 from tilec.passes.accelerate_matmul import AccelerateMatmul
 from tilec.passes.allocate_shared import AllocateShared
 from tilec.passes.assign_layouts import AssignLayouts
-from tilec.passes.async_dots import AsyncDots, StoreByTma
+from tilec.passes.async_dots import AsyncDots
 from tilec.passes.base import Pass
 from tilec.passes.canonicalize import Canonicalize
 from tilec.passes.coalesce import Coalesce
@@ -57,6 +57,7 @@ from tilec.passes.reorder import Reorder
 from tilec.passes.reorder_broadcast import ReorderBroadcast
 from tilec.passes.rewrite_descriptors import RewriteDescriptors
 from tilec.passes.schedule import Schedule
+from tilec.passes.store_by_tma import StoreByTma
 from tilec.passes.unroll import Unroll
 from tilec.target import Target
 

@@ -171,7 +171,7 @@ def test_launch(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[Any] = []
 
     class Launcher:
-        def __init__(self, function: Any, types: list[str], index: int) -> None:
+        def __init__(self, function: Any, types: list[str], index: int, maps: list[Any]) -> None:
             launched.append(types)
 
         def launch(self, *args: Any) -> None:

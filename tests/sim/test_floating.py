@@ -86,7 +86,8 @@ def test_flush_to_zero(op: str) -> None:
     for lane in range(len(got)):
         values = [exact.decode(flushed(int(a[lane])), "f32") for a in arrays]
         result = exact_result(op, "rn", values)
-        if abs(result) < Fraction(2) ** -126:  # before it is rounded, as an H200 does in f16
+        # Too small once it has 24 bits, as if exponents went on; see "near the normals" in forms.
+        if abs(result) < Fraction(2) ** -126 - Fraction(2) ** -151:
             result = math.copysign(0.0, result)
         check(int(got[lane]), exact.encode(result, "f32"), "f32", lane)
 

@@ -62,6 +62,10 @@ def _(m: Machine, frame: Frame, op: ops.DescriptorStore | ops.DescriptorAtomic) 
     access = BlockAccess(m, frame, op)
     if isinstance(op, ops.DescriptorAtomic):
         access.apart()
+    # TMA will do this store: all others are rewritten to pointers.
+    elif any((frame.get(v)[0] < 0).any() for v in op.parts()[2]):
+        raise m.error(op, "a block is stored that begins before its tensor, which TMA cannot do",
+                      "begin it inside, or store through pointers and a mask")
     value = access.value(op.value)
     try:
         if isinstance(op, ops.DescriptorAtomic):

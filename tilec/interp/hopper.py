@@ -164,6 +164,14 @@ def _tile(m: Machine, frame: Frame, op: TmaOp, coordinates: Sequence[Value],
     inside = np.ones((1,) * (rank + 1), bool)
     for d, (value, n) in enumerate(zip(coordinates, whole, strict=True)):
         start = defined(m, frame, op, value, "a coordinate of this copy").astype(np.int64)
+        # An H200 ends a kernel for these, see tests/sim/forms/tensor.py.
+        if isinstance(op, ops.TmaStore) and (start < 0).any():
+            raise m.error(op, f"a store at coordinate {start.min()} of dimension {d}: those of "
+                          "stores by TMA must not be negative, as those of loads may",
+                          "begin the block inside of the tensor")
+        if d == rank - 1 and (start * tensor.itemsize % 16).any():
+            raise m.error(op, "the copy begins at a place in a row that is not a multiple of 16 "
+                          "bytes", "TMA copies from and to such places only")
         at = start.reshape(-1, *(1,) * rank) + np.arange(n).reshape(n, *(1,) * (rank - 1 - d))
         address = address + at * tensor.strides[d]
         inside = inside & (at >= 0) & (at < tensor.shape[d])

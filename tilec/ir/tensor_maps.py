@@ -20,7 +20,7 @@ from tilec.ir.types import MemDesc, Scalar, TensorMap, pointee_of, scalar_of
 from tilec.target import DEFAULT, Target
 
 TMA_SM = 90
-STRIDE_BYTES = 16  # what strides and the first address are multiples of
+STRIDE_BYTES = 16  # what strides, the first address and a block's place in a row are multiples of
 _SIGNS: dict[type[Op], str] = {ops.Add: "+", ops.Sub: "-", ops.Mul: "*"}
 
 
@@ -79,7 +79,7 @@ class TensorMaps:
         """Why TMA cannot move the block, or an empty string."""
         element = pointee_of(op.base.type)
         assert isinstance(element, Scalar)
-        extents, strides, _ = op.parts()
+        extents, strides, offsets = op.parts()
         if not self.capable:
             return "the target has no TMA"
         if op.base.owner is not self.func.body:
@@ -93,6 +93,11 @@ class TensorMaps:
         if any(self.axis.get(v).divisibility[0] * element.bytes % STRIDE_BYTES
                for v in strides[:-1]):
             return "a stride is not known to be a multiple of 16 bytes"
+        if self.axis.get(offsets[-1]).divisibility[0] * element.bytes % STRIDE_BYTES:
+            return "the block's place in a row is not known to be a multiple of 16 bytes"
+        if isinstance(op, ops.DescriptorStore) and \
+                self.axis.get(extents[-1]).divisibility[0] * element.bytes % STRIDE_BYTES:
+            return "rows are not known to be multiples of 16 bytes, of which TMA stores whole ones"
         return ""
 
     def parameter(self, op: DescriptorOp, block: tuple[int, ...] = ()) -> Value:

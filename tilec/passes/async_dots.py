@@ -1,22 +1,14 @@
-"""Dots that wgmma computes, and stores of blocks by TMA: both asynchronous, from and to buffers."""
+"""async_dots: dots that wgmma computes begin, and are waited for later."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
-from tilec.errors import IRError
 from tilec.ir import ops
 from tilec.ir.core import Builder, Module, Op, Value
-from tilec.ir.layouts import Mma
 from tilec.ir.ops.gpu import allocation
-from tilec.ir.tensor_maps import TensorMaps, block_layout, buffer_type
-from tilec.ir.types import MemDesc, Scalar, Tensor, i32, layout_of
+from tilec.ir.types import MemDesc
 from tilec.passes.base import Pass
-from tilec.passes.expand import number
-
-WARPGROUP_WARPS = 4
-PASS_BYTES = 32768  # of a result in shared memory at once
 
 
 class AsyncDots(Pass):
@@ -96,66 +88,3 @@ def _sweep(reads: Sequence[Op | None]) -> None:
             if isinstance(op, (ops.SharedLoad, ops.Trans, ops.ConvertLayout)):
                 op.erase()
                 _sweep(sources)
-
-
-class StoreByTma(Pass):
-    """Stores of blocks that were left for TMA: a tile goes through a buffer, in passes that leave
-    room for more stages of operands. Where warpgroups own rows, each stores its own, and waits for
-    no other.
-
-    descriptor_store(%p, %x, ...) -->
-    tma_store_wait ; shared_store(%b, %x) ; fence_async ; warpgroup_barrier ; tma_store(%map, %b)
-    """
-
-    def run(self, module: Module) -> None:
-        for func in module.funcs:
-            maps = TensorMaps(func, module.attributes.get("target"))
-            stores = [op for op in func.walk() if isinstance(op, ops.DescriptorStore)]
-            for op in stores:
-                _store(op, maps, module.num_warps)
-            if stores:  # shared memory must outlive the last one
-                Builder(before=func.body.terminator, loc=stores[-1].loc).insert(
-                    ops.TmaStoreWait(read=True))
-
-
-def _store(op: ops.DescriptorStore, maps: TensorMaps, num_warps: int) -> None:
-    groups, layout = num_warps // WARPGROUP_WARPS, layout_of(op.value.type)
-    own = isinstance(layout, Mma) and layout.version == 3 and \
-        layout.warps_per_cta == (num_warps, 1) and op.block[0] == 64 * groups
-    meet = ops.WarpgroupBarrier if own else ops.Barrier
-    here = Builder(before=op, loc=op.loc)
-    *rows, last = op.parts()[2]
-    pieces = _pieces(op, here)
-    t = pieces[0].type
-    assert isinstance(t, Tensor)
-    chart = maps.parameter(op, (t.shape[0] // (groups if own else 1), *t.shape[1:]))
-    buffer = here.emit(ops.AllocShared(types=[buffer_type(op, block=t.shape)]))
-    for i, piece in enumerate(pieces):
-        if i or ops.innermost_loop(op) is not None:
-            here.insert(ops.TmaStoreWait(read=True))
-            here.insert(meet())
-        column = last if not i else here.emit(ops.Add(last, number(here, i * t.shape[-1], i32)))
-        here.insert(ops.SharedStore(buffer, piece))
-        here.insert(ops.FenceAsync())
-        here.insert(meet())
-        here.insert(ops.TmaStore(chart, buffer, *rows, column, parts=groups if own else 1))
-        here.insert(ops.TmaStoreCommit())
-    op.erase()
-
-
-def _pieces(op: ops.DescriptorStore, here: Builder) -> list[Value]:
-    """The tile to store, cut along its rows into parts of PASS_BYTES if threads hold such parts."""
-    t = op.value.type
-    assert isinstance(t, Tensor) and isinstance(t.element, Scalar)
-    columns = t.shape[-1]
-    while prod(t.shape[:-1]) * columns * t.element.bytes > PASS_BYTES and columns % 2 == 0:
-        columns //= 2
-    shape = (*t.shape[:-1], columns)
-    starts = [(*(0,) * (t.rank - 1), c) for c in range(0, t.shape[-1], columns)]
-    if len(starts) == 1 or block_layout(shape, t.element) is None:
-        return [op.value]
-    try:
-        return [here.emit(ops.ExtractSlice(op.value, start=start, shape=shape))
-                for start in starts]
-    except IRError:  # threads do not hold the parts as they would hold them alone
-        return [op.value]

@@ -72,6 +72,13 @@ def canonical(values: Array) -> Array:
     return values
 
 
+def to_precision(values: Array, fmt: str, mode: str) -> Array:
+    """Values rounded to the precision of `fmt`, whatever their exponents; f32 and f64 arrays."""
+    fraction, exponent = np.frexp(values)
+    precision = FORMATS[fmt].precision
+    return np.ldexp(round_mode(np.ldexp(fraction, precision), mode), exponent - precision)
+
+
 def flush(values: Array, fmt: str = "f32") -> Array:
     """Values that are subnormal in `fmt` become zeros of the same sign (.ftz)."""
     small = np.abs(values) < values.dtype.type(2.0 ** FORMATS[fmt].emin)
@@ -146,7 +153,7 @@ def _halves(x: Array) -> tuple[Array, Array]:
 def round_mode(x: Array, mode: str) -> Array:
     """Round float64 to an integral value: n nearest even, z, m down, p up, na nearest away."""
     if mode != "na":
-        return {"n": np.rint, "z": np.trunc, "m": np.floor, "p": np.ceil}[mode](x)
+        return _ROUND[mode](x)
     whole = np.trunc(x)
     return whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0.0)
 

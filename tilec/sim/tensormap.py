@@ -128,10 +128,14 @@ class Box:
             raise Fault(f"a tensor store at coordinates {tuple(corner.tolist())}: those of stores "
                         "must not be negative, as those of loads may", thread)
 
-    def elements(self, corner: Array) -> tuple[Array, Array]:
-        """Element indices into a view of the arena, and which elements lie in the tensor."""
-        at = self.index + corner[:, None]
-        inside = ((at >= 0) & (at < self.shape)).all(axis=0)
+    def elements(self, corner: Array, load: bool = True) -> tuple[Array, Array]:
+        """Element indices into a view of the arena, and which elements lie in the tensor. A store
+        writes whole chunks of 16 bytes, beyond the end of a row too, as an H200 does."""
+        at, shape = self.index + corner[:, None], self.shape
+        if not load:
+            shape = shape.copy()
+            shape[0] = -(-shape[0] * self.width // 16) * 16 // self.width
+        inside = ((at >= 0) & (at < shape)).all(axis=0)
         offsets = self.start + int((corner * self.steps).sum()) + self.offsets
         return np.where(inside, offsets, 0) // self.width, inside
 

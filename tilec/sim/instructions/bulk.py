@@ -203,7 +203,7 @@ def _begin_box(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Begin:
         at = shared.shared(lane, box.span, 128, loads)
         width, start = box.width, shared.address(lane)
         relative = box.shared(start) - start
-        index, inside = box.elements(corner)
+        index, inside = box.elements(corner, loads)
         view = memory.views[width]
         rows = relative[:: 16 // width]
         there: Pieces = memory, index[inside] * width, width

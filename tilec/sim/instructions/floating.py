@@ -43,8 +43,8 @@ def encoder(instr: Instr, mode: str) -> Callable[[Array], Array]:
             values = floats.saturate(values)
         if relu:
             values = floats.relu(values)
-        if ftz:  # before rounding, as an H200 does in f16
-            values = floats.flush(values, base)
+        if ftz:  # what is too small once it is rounded as if there were no subnormals
+            values = floats.flush(floats.to_precision(values, base, mode), base)
         result = floats.typed(floats.narrow(values, base, mode), base)
         return result.view(f"u{2 * result.itemsize}") if ty.endswith("x2") else result
 
