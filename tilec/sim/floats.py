@@ -153,7 +153,7 @@ def _halves(x: Array) -> tuple[Array, Array]:
 def round_mode(x: Array, mode: str) -> Array:
     """Round float64 to an integral value: n nearest even, z, m down, p up, na nearest away."""
     if mode != "na":
-        return _ROUND[mode](x)
+        return {"n": np.rint, "z": np.trunc, "m": np.floor, "p": np.ceil}[mode](x)
     whole = np.trunc(x)
     return whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0.0)
 
