@@ -67,12 +67,29 @@ def memory_bound(result: Result) -> str:
 
 def matmul(result: Result) -> str:
     """TFLOP/s beside each peer, and a sentence on the rows where one is faster."""
-    intro = prose(f"**Matrix product and attention**: TFLOP/s of tilec, which has mma.sync so far, "
+    intro = prose(f"**Matrix product and attention by pointers**: TFLOP/s of tilec, on mma.sync, "
                   f"over those of each peer (more is better). {result}.")
     head = ["case", "TFLOP/s", *(f"/ {peer}" for peer in TENSOR_PEERS)]
     rows = [[row["case"], _ours(row), *(_ratio(row, peer) for peer in TENSOR_PEERS)]
             for row in result.rows]
     return f"{intro}\n\n{table(head, rows)}\n\n{prose(_verdict(result, 'case', TENSOR_PEERS))}\n"
+
+
+def hopper(result: Result) -> str:
+    """TFLOP/s of both ways to wgmma beside each peer, and a sentence on where one is faster."""
+    intro = prose(f"**wgmma and TMA**: TFLOP/s of plain `tl` with descriptors (example 09) and of "
+                  f"the kernels written at the gpu level, over those of each peer (more is "
+                  f"better). {result}.")
+    ways, peers = ("plain tl", "gpu level"), ("cuBLAS", "cuDNN", "Triton")
+    ratios = [f"{way} / {peer}" for way in ways for peer in peers
+              if any(row[f"{way} / {peer}"] for row in result.rows)]
+    rows = [[row["case"], *(row[way] for way in ways), *(row[r] for r in ratios)]
+            for row in result.rows]
+    slower = [f"{row['case']} ({r}: {row[r]})" for row in result.rows for r in ratios
+              if row[r] and float(row[r]) < TIE]
+    verdict = f"A peer is faster at {', '.join(slower)}." if slower else \
+        "At no shape is a peer more than 1 % faster."
+    return f"{intro}\n\n{table(['case', *ways, *ratios], rows)}\n\n{prose(verdict)}\n"
 
 
 def _ours(row: dict[str, str]) -> str:
@@ -131,7 +148,8 @@ def section(folder: Path = RESULTS) -> str:
     """The text of the section."""
     parts = ["Each table is of one run, with the peers measured beside tilec in it. `make bench` "
              "measures and\n`python -m benchmarks.figures` writes this section.\n"]
-    for name, show in (("memory_bound", memory_bound), ("matmul", matmul), ("launch", launch),
+    for name, show in (("memory_bound", memory_bound), ("matmul", matmul), ("hopper", hopper),
+                       ("launch", launch),
                        ("compile_time", compile_time), ("interpreter", interpreter)):
         result = newest(name, folder)
         if result is not None:
