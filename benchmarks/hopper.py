@@ -21,7 +21,8 @@ from benchmarks.memory_bound import Case, triton_kernels
 FIXTURES = common.ROOT / "tests" / "lit" / "fixtures"
 OURS = ("plain tl", "gpu level")
 PEERS = ("cuBLAS", "cuDNN", "Triton")
-PLAIN = ((128, 256, 64), 8, 4)  # tile, warps, stages
+# Tile, warps, stages: the first whose tiles there are enough of for half of the multiprocessors.
+PLAIN = (((128, 256, 64), 8, 4), ((128, 128, 64), 8, 5), ((128, 64, 64), 8, 7))
 CALLS, REPS = 20, 7
 # (m, n, k): squares, and how the rate depends on k.
 MATMUL = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (1024, 1024, 1024),
@@ -54,8 +55,11 @@ def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
             return c
         return launch
 
+    enough = multiprocessors(torch) // 2
+    block, warps, stages = next(
+        (p for p in PLAIN if tilec.cdiv(m, p[0][0]) * tilec.cdiv(n, p[0][1]) >= enough), PLAIN[-1])
+
     def plain(_: int) -> Any:
-        block, warps, stages = PLAIN
         example.matmul(a, b, c, block, warps, stages)
         return c
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tilec.errors import LaunchError
@@ -54,8 +55,7 @@ class TensorDescriptor(Composite):
     @property
     def form(self) -> DescriptorForm:
         """What is baked in."""
-        short = str(handler_of(self.array)(self.array)[0][0])
-        return check_form(self.block_shape, self.padding, dt.from_name(short), "a TensorDescriptor")
+        return _form(self.block_shape, self.padding, handler_of(self.array)(self.array)[0][0])
 
     def read(self) -> tuple[Key, tuple[Any, ...]]:
         key, address = handler_of(self.array)(self.array)
@@ -63,28 +63,9 @@ class TensorDescriptor(Composite):
         if fixed is None:
             if place_of(key) is None:
                 raise LaunchError(f"a TensorDescriptor of {self.array!r}, expected one of an array")
-            fixed = self.__dict__["_fixed"] = self._fix()
+            fixed = self.__dict__["_fixed"] = _fix(self.shape, self.strides, self.form)
         keys, values = fixed
         return (key, *keys), (address, *values)
-
-    def _fix(self) -> tuple[tuple[Key, ...], tuple[Any, ...]]:
-        form, wrong = self.form, ""
-        if not len(self.shape) == len(self.strides) == len(form.block_shape):
-            wrong = f"shape {self.shape}, strides {self.strides} and blocks of " \
-                f"{form.block_shape}, expected equal numbers of dimensions"
-        elif not all(0 <= n < 1 << 31 for n in self.shape):
-            wrong = f"shape {self.shape}, expected extents from 0 to 2**31 - 1"
-        elif self.strides[-1] != 1:
-            wrong = f"strides {self.strides}, expected 1 as the last one"
-        elif not all(-(1 << 63) <= s < 1 << 63 for s in self.strides):
-            wrong = f"strides {self.strides}, expected 64 bits"
-        if wrong:
-            raise LaunchError(f"a TensorDescriptor has {wrong}", None, "strides count elements; "
-                              "copy the array where neighbours in a row lie apart")
-        outer = self.strides[:-1]
-        return ((tuple(("i32", n % 16 == 0) for n in self.shape),
-                 tuple(("i64", s % 16 == 0) for s in outer), Const(DescriptorForm, form)),
-                (*self.shape, *outer, form))
 
     def as_numpy(self) -> Any:
         """The tensor as a view of host memory."""
@@ -92,3 +73,32 @@ class TensorDescriptor(Composite):
 
         base = host.as_numpy(self.array)
         return as_strided(base, self.shape, [s * base.itemsize for s in self.strides])
+
+
+# Kernels are launched with new descriptors of old shapes again and again.
+@lru_cache(maxsize=1024)
+def _form(block_shape: tuple[int, ...], padding: str, short: str) -> DescriptorForm:
+    return check_form(block_shape, padding, dt.from_name(short), "a TensorDescriptor")
+
+
+@lru_cache(maxsize=4096)
+def _fix(shape: tuple[int, ...], strides: tuple[int, ...], form: DescriptorForm
+         ) -> tuple[tuple[Key, ...], tuple[Any, ...]]:
+    """The keys and values of all but the array."""
+    wrong = ""
+    if not len(shape) == len(strides) == len(form.block_shape):
+        wrong = f"shape {shape}, strides {strides} and blocks of {form.block_shape}, expected " \
+            "equal numbers of dimensions"
+    elif not all(0 <= n < 1 << 31 for n in shape):
+        wrong = f"shape {shape}, expected extents from 0 to 2**31 - 1"
+    elif strides[-1] != 1:
+        wrong = f"strides {strides}, expected 1 as the last one"
+    elif not all(-(1 << 63) <= s < 1 << 63 for s in strides):
+        wrong = f"strides {strides}, expected 64 bits"
+    if wrong:
+        raise LaunchError(f"a TensorDescriptor has {wrong}", None, "strides count elements; "
+                          "copy the array where neighbours in a row lie apart")
+    outer = strides[:-1]
+    return ((tuple(("i32", n % 16 == 0) for n in shape),
+             tuple(("i64", s % 16 == 0) for s in outer), Const(DescriptorForm, form)),
+            (*shape, *outer, form))
