@@ -13,8 +13,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tilec
 import tilec.language as tl
 from benchmarks.common import load_example
+from tests.support.fixtures import FOLDER
+from tilec import TensorDescriptor
 from tilec.codegen.cubin import LinkResult, link, sass, version
 
 STORED = Path(__file__).with_name("ratchet.json")
@@ -34,11 +37,21 @@ CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
                   (HALF, HALF, HALF, HALF, WIDTH, 128, WIDTH * 128, 0.1),
                   {"BM": 64, "BN": 64, "D": 128, "CAUSAL": True, "num_warps": 4,
                    "num_stages": 2}),
+    "descriptors": ("09_descriptor_matmul", "matmul_kernel",
+                    tuple(TensorDescriptor(HALF, (WIDTH, WIDTH), (WIDTH, 1), block)
+                          for block in ((128, 64), (64, 256), (128, 256))),
+                    {"GROUP": 8, "num_warps": 8, "num_stages": 4}),
 }
+# Kernels written at the gpu level.
+FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir"}
 
 
 def linked(case: str) -> LinkResult:
     """The case's cubin for sm_90a."""
+    if case in FIXTURES:
+        found = tilec.load(FOLDER / FIXTURES[case]).compiled.linked
+        assert found is not None
+        return found
     file, kernel, args, given = CASES[case]
     example = load_example(file)
     options = given | ({"ACTIVATION": example.identity} if case == "matmul" else {})
@@ -66,7 +79,10 @@ def figures(result: LinkResult) -> dict[str, int]:
         return sum(bool(re.fullmatch(pattern, name)) for name, _ in code)
 
     return {"registers": result.n_regs, "spills": result.n_spills, "stack": result.stack,
-            "instructions": len(code), "HMMA": count(r"HMMA\..*"), "LDL": count(r"LDL.*"),
+            "advisories": len(result.advisories), "instructions": len(code),
+            "HMMA": count(r"HG?MMA\..*"),
+            "HGMMA that wait": sum("gsb0" in rest for name, rest in code if "HGMMA" in name),
+            "LDL": count(r"LDL.*"),
             "STL": count(r"STL.*"), "BRA.DIV": count(r"BRA\.DIV.*"),
             "MEMBAR": count(r"MEMBAR.*"), "BAR": count(r"BAR\..*"),
             "moves in loops": sum(bool(re.match(r"U?MOV|IMAD\.MOV", name)) for lo, hi in inner
@@ -79,7 +95,7 @@ def worse(now: dict[str, int], best: dict[str, int]) -> dict[str, str]:
             if (n != best[k] if k == "HMMA" else n > best[k])}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *FIXTURES])
 def test_only_improves(case: str, request: pytest.FixtureRequest) -> None:
     stored = json.loads(STORED.read_text())
     now = figures(linked(case))
@@ -94,7 +110,7 @@ def test_only_improves(case: str, request: pytest.FixtureRequest) -> None:
 
 def test_every_case_is_stored() -> None:
     stored = json.loads(STORED.read_text())
-    assert sorted(stored) == sorted([*CASES, "nvJitLink"])
+    assert sorted(stored) == sorted([*CASES, *FIXTURES, "nvJitLink"])
 
 
 def test_the_ratchet_holds() -> None:
