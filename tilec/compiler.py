@@ -343,7 +343,9 @@ def stages(module: Module | str, target: Target, *, start: int = 0, stop_at: str
 def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Compiled:
     """Take a module of any level, in place, through the passes below that level and down to
     `stop_at`. Raises what `compile_module` does."""
-    made = Compiled(target, Options(), symbol(module.funcs[0].name))
+    options = Options(num_warps=module.num_warps,
+                      num_stages=int(module.attributes.get("num_stages", Options.num_stages)))
+    made = Compiled(target, options, symbol(module.funcs[0].name))
     start = max(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
     try:
         for _ in stages(module, target, start=start, stop_at=stop_at, keep=made):

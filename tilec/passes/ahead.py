@@ -12,7 +12,16 @@ from tilec.ir.core import Func, Module, Op
 from tilec.ir.layouts import Blocked, DotOperand, Layout, transpose
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.ops.scf import MAX_STAGES
-from tilec.ir.types import MemDesc, Scalar, Tensor, layout_of, linear_shape, scalar_of, shape_of
+from tilec.ir.types import (
+    MemDesc,
+    Scalar,
+    Tensor,
+    layout_of,
+    linear_shape,
+    pointee_of,
+    scalar_of,
+    shape_of,
+)
 from tilec.passes.fold import constant
 from tilec.passes.global_accesses import GlobalAccesses
 from tilec.target import Target
@@ -69,6 +78,10 @@ class Rules:
             if isinstance(op, MemoryOp) and "write" in op.effects and \
                     self._accesses.crosses(load, op, self.loop):
                 return f"the loop may write to what it reads, at {op.loc}"
+            # TMA moves blocks of elements that no op's lanes correspond to.
+            if isinstance(op, ops.DescriptorStore) and \
+                    pointee_of(op.base.type) == pointee_of(load.ptr.type):
+                return f"the loop stores a block of such elements by TMA, at {op.loc}"
         return ""
 
 

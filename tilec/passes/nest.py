@@ -55,18 +55,20 @@ def give(loop: ops.For, values: Iterable[Value]) -> None:
 
 class Nest:
     """The nest of a loop. flat: whether a cursor may run on over the loop around it, whose author
-    wants them flattened."""
+    wants them flattened; reason: why none may."""
 
     def __init__(self, inner: ops.For, needs: Iterable[Value]) -> None:
         self.inner, self.outers = inner, around(inner)
         self.outermost = self.outers[0] if self.outers else inner
         self.leaves: list[Value] = []
-        self.flat = len(self.outers) == 1 and self.outers[0].flatten and self._can_run_on(needs)
+        self.reason = self._obstacle(list(needs))
+        self.flat = bool(self.outers) and self.outers[-1].flatten and not self.reason
 
-    def _can_run_on(self, needs: Iterable[Value]) -> bool:
-        """Whether the values that a round needs follow from the two indices alone."""
-        outer, inner = self.outers[0], self.inner
-        work, seen = list(needs), set[Value]()
+    def _obstacle(self, work: list[Value]) -> str:
+        """Why a cursor cannot run on over the outer loop, or an empty string."""
+        if len(self.outers) != 1:
+            return "the nest is not two loops deep"
+        outer, inner, seen = self.outers[0], self.inner, set[Value]()
         while work:
             v = work.pop()
             if v in seen or v is inner.body.args[0]:
@@ -74,16 +76,19 @@ class Nest:
             seen.add(v)
             if v.owner is inner.body or v.op is not None and v.op.parent is inner.body and \
                     not floats(v.op):
-                return False
+                return "a block's place depends on more than both indices"
             if v.op is not None and v.op.parent is inner.body:
                 work += [x for op in v.op.walk() for x in op.operands]
             elif v.owner is outer.body or v.op is not None and v.op.parent is outer.body:
                 self.leaves.append(v)
         fixed = [v for v in (inner.lo, inner.hi, inner.step)
                  if v.owner is outer.body or v.op is not None and v.op.parent is outer.body]
-        carried = set(outer.body.args[1:])
-        return not fixed and not ahead_sources(outer, self.leaves) and \
-            not carried & _reached(outer, self.leaves)
+        if fixed:
+            return "the inner loop's bounds change"
+        if ahead_sources(outer, self.leaves) or \
+                set(outer.body.args[1:]) & _reached(outer, self.leaves):
+            return "a block's place depends on more than both indices"
+        return ""
 
     def thread(self, start: Value) -> Value:
         """Carry a value through the outer loops; what it is before the inner one."""

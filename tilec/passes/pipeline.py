@@ -4,7 +4,7 @@ runs as far ahead as its stage says (see expand.py)."""
 from __future__ import annotations
 
 from tilec.ir import ops
-from tilec.ir.core import Builder, Module, Value
+from tilec.ir.core import Builder, Module, Op, Value
 from tilec.passes.ahead import Rules, buffer_type, dot_reads
 from tilec.passes.base import Pass
 from tilec.passes.expand import Expander, floats, refuse
@@ -19,30 +19,34 @@ class Pipeline(Pass):
 
     def run(self, module: Module) -> None:
         for func in module.funcs:
-            for loop in reversed([op for op in func.walk() if isinstance(op, ops.For)]):
+            loops = [op for op in func.walk() if isinstance(op, ops.For)]
+            for loop in loops:  # all of them first: expanding one puts barriers into those around
+                _check(loop, Rules(module, func, loop))
+            for loop in reversed(loops):
                 blocks = [op for op in loop.body if isinstance(op, ops.DescriptorLoad)]
                 if blocks:
                     load_by_tma(loop, blocks, func, module.attributes.get("target"))
-                    loop.num_stages = 0
-                    continue
-                early = [op for op in loop.body
-                         if 0 <= op.stage < loop.num_stages - 1 and not op.terminator]
-                if early:
-                    loads = [op for op in early if isinstance(op, ops.Load)]
-                    _check(loop, loads, Rules(module, func, loop))
+                elif early := _early(loop):
                     expander = Expander(loop)
-                    for load in loads:
-                        if load.buffered:
-                            _into_buffers(load, expander)
+                    for op in early:
+                        if isinstance(op, ops.Load) and op.buffered:
+                            _into_buffers(op, expander)
                     expander.run()
                 loop.num_stages = 0
 
 
-def _check(loop: ops.For, loads: list[ops.Load], rules: Rules) -> None:
+def _early(loop: ops.For) -> list[Op]:
+    """The ops with a stage before the last."""
+    return [op for op in loop.body if 0 <= op.stage < loop.num_stages - 1 and not op.terminator]
+
+
+def _check(loop: ops.For, rules: Rules) -> None:
     """Refuse what would compute something else, or cannot be."""
-    if reason := rules.of_loop(loop.num_stages):
+    early = _early(loop)
+    blocks = any(isinstance(op, ops.DescriptorLoad) for op in loop.body)
+    if (early or blocks and loop.num_stages > 1) and (reason := rules.of_loop(loop.num_stages)):
         raise refuse(loop, f"cannot be pipelined: {reason}")
-    for load in loads:
+    for load in (op for op in early if isinstance(op, ops.Load)):
         if load.buffered and (reason := rules.of_buffer(load)):
             raise refuse(load, f"cannot be buffered: {reason}")
         if reason := rules.of_read(load):

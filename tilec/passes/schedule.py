@@ -76,6 +76,9 @@ class _Scheduler:
         if any(ahead_sources(self.loop, load.operands) for load in loads):
             reason = reason or "a block's place depends on what is not computed ahead"
         self.loop.num_stages = 1 if reason else stages
+        for op in self.loop.body:
+            if isinstance(op, ops.Load) and feeds_dot(op):
+                remark(op, "pipeline", "this load is not pipelined: TMA fills its loop's buffers")
         if reason:
             remark(self.loop, "pipeline", f"not pipelined: {reason}")
         else:

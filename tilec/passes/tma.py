@@ -12,6 +12,7 @@ from math import prod
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Func, Value
 from tilec.ir.layouts import SwizzledShared
+from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps, buffer_type
 from tilec.ir.types import MemDesc, i32, i64
 from tilec.passes.expand import Expander, later, number
@@ -90,22 +91,30 @@ def load_by_tma(loop: ops.For, loads: Sequence[ops.DescriptorLoad], func: Func, 
                 ) -> None:
     """Make the loads of a loop copies that run num_stages - 1 iterations ahead; in a nest that is
     to be flattened, on into the next iterations of the outer loop."""
-    slots = max(loop.num_stages, 1)
+    slots, maps = max(loop.num_stages, 1), TensorMaps(func, target)
     nest = Nest(loop, [v for load in loads for v in load.parts()[2]])
     before = Builder(before=nest.outermost, loc=loop.loc)
-    ring = Ring(loads, slots, TensorMaps(func, target), before)
-    if nest.flat and slots > 1:
-        _run_on(nest, ring, before)
+    flat = nest.flat and slots > 1
+    if nest.outers and nest.outers[-1].flatten:
+        remark(nest.outers[-1], "loop", "its loads run on from one iteration into the next" if flat
+               else f"not flattened: {nest.reason or 'the loop inside has one stage'}",
+               option="flatten")
+        nest.outers[-1].flatten = False
+    if flat:
+        _run_on(nest, Ring(loads, slots, maps, before), before)
         return
     expander = Expander(loop)
     count = expander.counter(2 * slots, nest.thread(number(before, 0, i32)))
-    here = Builder(before=loads[0], loc=loads[0].loc)
+    # With one slot nothing runs ahead: each load is copied, and waited for, where it stands.
+    for part in [loads] if slots > 1 else [[load] for load in loads]:
+        ring = Ring(part, slots, maps, before)
+        here = Builder(before=part[0], loc=part[0].loc)
+        slot, parity = ring.slot(here, count)
+        elect = ring.copies(here, slot, [load.parts()[2] for load in part])
+        ring.read(here, slot, parity)
+        if slots > 1:
+            elect.stage, elect.op_order = 0, 2
     end = Builder(before=loop.body.terminator, loc=loads[0].loc)
-    slot, parity = ring.slot(here, count)
-    elect = ring.copies(here, slot, [load.parts()[2] for load in loads])
-    ring.read(here, slot, parity)
-    if slots > 1:
-        elect.stage, elect.op_order = 0, 2
     end.insert(ops.Barrier(op_order=int(slots > 1)))
     expander.run()
     nest.tie(loop.results[count.index - 1])
@@ -138,4 +147,3 @@ def _run_on(nest: Nest, ring: Ring, before: Builder) -> None:
     cursor = nest.advance(end, cursor, following)
     give(inner, [later(end, count, 1, extent), *cursor.values()])
     give(outer, inner.results[-len(through):])
-    outer.flatten = False
