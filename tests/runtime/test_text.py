@@ -187,3 +187,10 @@ def test_launch(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     assert types == ["tensormap"] * 3 + ["i32"] * 3
     assert (grid, threads, shared, stream) == ((3, 1, 1), 256, kernel.compiled.shared, 5)
     assert [len(v) for v in values[:3]] == [128] * 3 and values[3:] == [40, 88, 72]
+
+
+def test_a_gpu_is_given_device_arrays() -> None:
+    kernel = tilec.load(FOLDER / "matmul_mma_pipelined.tir")
+    x = np.zeros((64, 64), np.float32)
+    with pytest.raises(LaunchError, match="expected a device array of type"):
+        kernel[1](*(x for _ in kernel.params))

@@ -19,7 +19,7 @@ from tilec.ir.types import Pointer, Scalar, TensorMap
 from tilec.ir.verifier import verify
 from tilec.language import dtypes as dt
 from tilec.runtime import device, host
-from tilec.runtime.arguments import handler_of
+from tilec.runtime.arguments import handler_of, place_of
 from tilec.runtime.launch import Launcher
 from tilec.runtime.maps import MapMaker
 from tilec.runtime.tensor_map import in_simulator, on_device, on_host
@@ -118,7 +118,13 @@ def _short(param: Value) -> str:
 def _device_value(param: Value, value: Any) -> Any:
     if isinstance(param.type, TensorMap):
         return on_device(value, param.type, param.name)
-    return handler_of(value)(value)[1]
+    key, passed = handler_of(value)(value)
+    wanted, pointer = _short(param), isinstance(param.type, Pointer)
+    if pointer and (not isinstance(place_of(key), int) or f"*{key[0]}" != wanted) or \
+            not pointer and place_of(key) is not None:
+        raise LaunchError(f"argument `{param.name}` is {value!r}, expected "
+                          f"{'a device array of type ' * pointer}{wanted.removeprefix('*')}")
+    return passed
 
 
 def _host_value(param: Value, value: Any) -> Any:
