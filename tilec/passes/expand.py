@@ -89,13 +89,6 @@ class Expander:
         # The results of early ops in the rounds before, newest first.
         self.history: dict[Value, list[Value]] = {}
 
-    def carry(self, init: Value) -> Value:
-        """A new carried value; `steady` yields it."""
-        loop = self.loop
-        loop.set_operands([*loop.operands, init])
-        loop.results.append(Value(init.type, loop, len(loop.results)))
-        return loop.body.add_arg(init.type)
-
     def stage_of(self, op: Op) -> int:
         """The stage of an op that does not float."""
         return op.stage if 0 <= op.stage < self.last else self.last
@@ -103,7 +96,7 @@ class Expander:
     def counter(self, extent: int, start: Value | None = None) -> Value:
         """A carried value: the iteration's number modulo `extent`, from `start` or 0 on."""
         if extent not in self.counters:
-            self.counters[extent] = self.carry(start or number(self.before, 0, i32))
+            self.counters[extent] = carry(self.loop, start or number(self.before, 0, i32))
             self.starts[extent] = self.loop.operands[-1]
         return self.counters[extent]
 
@@ -141,10 +134,10 @@ class Expander:
         """The body: early ops and those of the last stage, in the order of the schedule."""
         end, here = self.body.terminator, Builder(before=self.body.terminator, loc=self.loop.loc)
         frames = [_Frame(s, self.body.args[0], self.last - s,
-                         {i: self.carry(v) for i, v in sorted(state.items())})
+                         {i: carry(self.loop, v) for i, v in sorted(state.items())})
                   for s, state in enumerate(states)]
         starts = [dict(frame.state) for frame in frames]
-        past = {v: [self.carry(x) for x in values] for v, values in self.history.items()}
+        past = {v: [carry(self.loop, x) for x in values] for v, values in self.history.items()}
         self.history = {v: list(args) for v, args in past.items()}
         if self.pending is not None:
             here.insert(ops.AsyncWait(pending=self.pending))
@@ -316,6 +309,13 @@ def refuse(op: Op, reason: str) -> ScheduleError:
     """The error, to be raised, that names an op which cannot run as the schedule says."""
     error = op.fail(reason)
     return ScheduleError(error.message, error.loc)
+
+
+def carry(loop: ops.For, init: Value) -> Value:
+    """A new carried value of a loop; what it yields is for the caller to append."""
+    loop.set_operands([*loop.operands, init])
+    loop.results.append(Value(init.type, loop, len(loop.results)))
+    return loop.body.add_arg(init.type)
 
 
 def _reads(op: Op) -> list[Value]:

@@ -36,7 +36,7 @@ class Flatten(Pass):
                         remark(op, "loop", f"not flattened: {reason}", option="flatten")
                     else:
                         remark(op, "loop", "flattened with the loop inside", option="flatten")
-                        _Nest(op, inner[0]).run()
+                        _Flat(op, inner[0]).run()
 
 
 def _obstacle(outer: ops.For, inner: list[ops.For]) -> str:
@@ -57,7 +57,7 @@ def _obstacle(outer: ops.For, inner: list[ops.For]) -> str:
     return ""
 
 
-class _Nest:
+class _Flat:
     def __init__(self, outer: ops.For, inner: ops.For) -> None:
         self.outer, self.inner = outer, inner
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tilec.ir import ops
 from tilec.ir.core import Builder, Op, Value
-from tilec.passes.expand import ahead_sources, floats, number, reaches
+from tilec.passes.expand import ahead_sources, carry, floats, number, reaches
 
 
 @dataclass
@@ -38,13 +38,6 @@ def around(loop: ops.For) -> list[ops.For]:
         out.insert(0, parent)
         parent = parent.parent and parent.parent.parent_op
     return out
-
-
-def carry(loop: ops.For, init: Value) -> Value:
-    """A new carried value; what it yields is for the caller to append."""
-    loop.set_operands([*loop.operands, init])
-    loop.results.append(Value(init.type, loop, len(loop.results)))
-    return loop.body.add_arg(init.type)
 
 
 def give(loop: ops.For, values: Iterable[Value]) -> None:

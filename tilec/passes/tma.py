@@ -15,8 +15,8 @@ from tilec.ir.layouts import SwizzledShared
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps, buffer_type
 from tilec.ir.types import MemDesc, i32, i64
-from tilec.passes.expand import Expander, later, number
-from tilec.passes.nest import Cursor, Nest, carry, give
+from tilec.passes.expand import Expander, carry, later, number
+from tilec.passes.nest import Cursor, Nest, give
 
 _BARRIER = SwizzledShared(1, 1, 1, (0,))
 
@@ -29,7 +29,7 @@ class Ring:
     slots: int
     maps: TensorMaps
     at: Builder
-    charts: list[Value] = field(default_factory=list)
+    tensor_maps: list[Value] = field(default_factory=list)
     buffers: list[Value] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -39,11 +39,11 @@ class Ring:
             t = buffer_type(load, self.slots)
             self.buffers.append(self.at.emit(ops.AllocShared(types=[t], loc=load.loc)))
             self.buffers[-1].name = load.result.name
-            self.charts.append(self.maps.parameter(load))
+            self.tensor_maps.append(self.maps.parameter(load))
         setup = Block()
         inside = Builder(setup, loc=self.at.loc)
-        for chart in dict.fromkeys(self.charts):
-            inside.insert(ops.PrefetchTensormap(chart))
+        for tensor_map in dict.fromkeys(self.tensor_maps):
+            inside.insert(ops.PrefetchTensormap(tensor_map))
         inside.insert(ops.MbarrierInit(self.full))
         inside.insert(ops.Yield())
         self.at.insert(ops.Elect(body=setup))
@@ -64,8 +64,9 @@ class Ring:
         body = Block()
         inside = Builder(body, loc=self.loads[0].loc)
         inside.insert(ops.MbarrierExpect(ready, bytes=sum(map(_bytes, views))))
-        for load, chart, view, at in zip(self.loads, self.charts, views, offsets, strict=True):
-            inside.insert(ops.TmaLoad(chart, view, ready, *at, loc=load.loc))
+        for load, tensor_map, view, at in zip(self.loads, self.tensor_maps, views, offsets,
+                                              strict=True):
+            inside.insert(ops.TmaLoad(tensor_map, view, ready, *at, loc=load.loc))
         inside.insert(ops.Yield())
         elect = here.insert(ops.Elect(*([] if predicate is None else [predicate]), body=body))
         assert isinstance(elect, ops.Elect)
