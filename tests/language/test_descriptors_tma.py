@@ -154,3 +154,30 @@ def test_extents_from_floats(rng):
         c.array[...] = 7
         kernel.run([a, b, c.array, 40.75, 64], 1, level=level)
         np.testing.assert_array_equal(c.array, want)
+
+
+@tilec.jit
+def handed(a, b, c, ready, tiles, K, HELD: tl.constexpr):
+    """Blocks of rows, each once another program says that it is there."""
+    for i in tl.range(0, tiles, flatten=True):
+        if HELD:
+            tl.atomic_add(ready, 1, sem="acquire")
+        acc = tl.zeros((64, 64), tl.float32)
+        for k in range(0, K, 32):
+            acc = tl.dot(a.load([i * 64, k]), b.load([k, 0]), acc)
+        c.store([i * 64, 0], acc)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_no_copy_starts_before_an_acquire(held, rng):
+    (a, b, c), want = operands(rng, (128, 64, 32))
+    a, c = describe(a.array, [64, 32]), describe(c.array, [64, 64])
+    args = [a, b, c, np.zeros(1, np.int32), 2, 64, held]
+    kernel = handed.warmup(*args, grid=(1,), **OPTIONS)
+    before = kernel.asm["gpu"].partition("scf.for")[0]
+    outer = kernel.asm["gpu"].partition("scf.for")[2].partition("scf.for")[0]
+    assert ("gpu.tma_load" in before) != held and ("gpu.tma_load" in outer) == held
+    for level in LEVELS:
+        c.array[...] = 7
+        kernel.run(args, 1, level=level)
+        np.testing.assert_array_equal(c.array, want)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tilec.ir import ops
 from tilec.ir.core import Builder, Op, Value
+from tilec.passes.ahead import held
 from tilec.passes.expand import ahead_sources, floats, number, reaches
 
 
@@ -61,7 +62,8 @@ class Nest:
         self.inner, self.outers = inner, around(inner)
         self.outermost = self.outers[0] if self.outers else inner
         self.leaves: list[Value] = []
-        self.flat = len(self.outers) == 1 and self.outers[0].flatten and self._can_run_on(needs)
+        self.flat = len(self.outers) == 1 and self.outers[0].flatten and \
+            not held(self.outers[0]) and self._can_run_on(needs)
 
     def _can_run_on(self, needs: Iterable[Value]) -> bool:
         """Whether the values that a round needs follow from the two indices alone."""
