@@ -81,6 +81,8 @@ PIPELINE: tuple[Step, ...] = (
     Step("tile", Flatten(), "after licm: what is computed in every round is what must be"),
     Step("tile", Unroll(), "after licm: hoisted work is not copied"),
     Step("tile", Canonicalize(), "folds what unrolling made constant"),
+    Step("tile", RewriteDescriptors(), "a loop that TMA was to feed may be gone: it had one round"),
+    Step("tile", Canonicalize(), "cleans what that emitted; nothing else is left to do"),
     Step("tile", Dce(), "last at this level: layouts are worked out for what is left"),
     Step("gpu", AssignLayouts(), "tile to gpu; every tile gets some layout"),
     Step("gpu", Coalesce(), "memory accesses get the layouts that the hardware wants"),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tilec.ir import ops
 from tilec.ir.axis import AxisAnalysis
 from tilec.ir.core import Func, Op, Value
-from tilec.ir.descriptors import MAX_BOX
+from tilec.ir.descriptors import tma_boxes
 from tilec.ir.layouts import NvmmaShared
 from tilec.ir.ops.descriptors import DescriptorOp
 from tilec.ir.types import MemDesc, Scalar, TensorMap, pointee_of, scalar_of
@@ -32,8 +32,9 @@ def host_expression(value: Value, func: Func) -> str | None:
     if isinstance(op, ops.Constant):
         return str(int(op.value))
     if isinstance(op, ops.Cast):
-        wider = scalar_of(op.result.type).bits >= scalar_of(op.x.type).bits
-        return host_expression(op.x, func) if wider else None
+        old, new = scalar_of(op.x.type), scalar_of(op.result.type)
+        keeps = old.is_int and (new.bits > old.bits and new.is_signed or new == old)
+        return host_expression(op.x, func) if keeps else None
     sign = _SIGNS.get(type(op)) if op is not None else None
     if op is None or sign is None:
         return None
@@ -42,15 +43,21 @@ def host_expression(value: Value, func: Func) -> str | None:
 
 
 def block_layout(block: Sequence[int], element: Scalar) -> NvmmaShared | None:
-    """The widest swizzle for a block whose rows are contiguous; None where there is none."""
-    row = block[-1] * element.bytes
-    swizzle = next((s for s in (128, 64, 32) if row % s == 0), 0)
-    whole = not swizzle or len(block) != 2 or max(block[0], swizzle // element.bytes) > MAX_BOX
-    return None if whole else NvmmaShared(swizzle, False, element.bits)
+    """The widest swizzle for a block whose rows are contiguous; None where TMA copies none such."""
+    swizzle = next((s for s in (128, 64, 32) if block[-1] * element.bytes % s == 0), 0)
+    if not swizzle or len(block) != 2:
+        return None
+    try:
+        layout = NvmmaShared(swizzle, False, element.bits)
+        tma_boxes(TensorMap(tuple(block), element, layout))
+    except ValueError:
+        return None
+    return layout
 
 
 class MapRecipe(NamedTuple):
-    """What a launch makes a tensor map of; see the top of this file. extents, strides: text."""
+    """What a launch makes a tensor map of; see the top of this file. name: the pointer's. extents,
+    strides: text."""
 
     type: TensorMap
     name: str
@@ -61,7 +68,7 @@ class MapRecipe(NamedTuple):
 
 def recipes(func: Func) -> list[MapRecipe]:
     """Those of the parameters that the author did not write; they are the last ones."""
-    return [MapRecipe(arg.type, arg.name, have["base"], tuple(have["extents"]),
+    return [MapRecipe(arg.type, func.args[have["base"]].name, have["base"], tuple(have["extents"]),
                       tuple(have["strides"]))
             for arg, have in zip(func.args, func.arg_attrs, strict=True)
             if isinstance(arg.type, TensorMap) and "base" in have]
@@ -87,7 +94,7 @@ class TensorMaps:
         if self.axis.get(op.base).divisibility[0] % STRIDE_BYTES:
             return "the pointer is not known to be a multiple of 16"
         if block_layout(op.block, element) is None:
-            return f"no swizzle fits blocks of {list(op.block)}"
+            return f"TMA copies no blocks of {list(op.block)} {element}"
         if any(host_expression(v, self.func) is None for v in (*extents, *strides)):
             return "the host cannot compute the tensor's extents and strides"
         if any(self.axis.get(v).divisibility[0] * element.bytes % STRIDE_BYTES

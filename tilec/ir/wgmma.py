@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from tilec.ir import ops
 from tilec.ir.core import Func, Op, Value
+from tilec.ir.descriptors import matrix_descriptor
+from tilec.ir.fragment import shared_tile
 from tilec.ir.layouts import Mma
 from tilec.ir.ops.descriptors import DescriptorOp
 from tilec.ir.ops.hopper import ACCUMULATORS, WGMMA_K_BITS
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.origins import pointer_roots
-from tilec.ir.tensor_maps import TensorMaps
+from tilec.ir.tensor_maps import TensorMaps, block_layout
 from tilec.ir.types import scalar_of, shape_of
 from tilec.target import Target
 
@@ -54,10 +56,25 @@ def wgmma_layout(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMaps)
     across = groups // down
     columns = shape[1] // across
     step = 8 if element.is_float else 16
-    if groups % down or shape[0] % (ROWS * down) or shape[1] % across or columns % step:
+    low = shape[1] & -shape[1]  # odd extents are stored in parts of so many columns
+    if groups % down or shape[0] % (ROWS * down) or shape[1] % across or columns % step or \
+            across > 1 and low != shape[1]:
         return None
-    n = next((n for n in range(min(columns, MAX_COLUMNS), 0, -step) if columns % n == 0), 0)
-    return Mma(3, (WARPS * down, across), (ROWS, n)) if n else None
+    n = next((n for n in range(min(columns, MAX_COLUMNS), 0, -step)
+              if (n == columns or low % n == 0) and _readable(dot.b, 0, n)), 0)
+    return Mma(3, (WARPS * down, across), (ROWS, n)) if n and _readable(dot.a, 1, ROWS) else None
+
+
+def _readable(value: Value, k_dim: int, outer: int) -> bool:
+    """Whether instructions that take `outer` of an operand's rows or columns can read it from the
+    buffer of its block. k_dim: the operand's dimension that k runs along."""
+    load, turned = block_of(value)
+    assert load is not None
+    element = scalar_of(load.result.type)
+    layout = block_layout(load.block, element)
+    return layout is not None and matrix_descriptor(
+        shared_tile(load.block, layout), element.bits, k_dim ^ turned, outer,
+        WGMMA_K_BITS // element.bits) is not None
 
 
 def blocks_for_tma(func: Func, num_warps: int, target: Target) -> set[Op]:

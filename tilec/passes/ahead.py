@@ -54,11 +54,7 @@ class Rules:
         index = scalar_of(self.loop.lo.type)
         if int(step) * (stages - 1) >= 1 << (index.bits - 1):
             return f"{stages - 1} steps ahead is more than an {index} holds"
-        if any(isinstance(op, ops.Barrier) for op in self.loop.walk()):
-            return "it has a debug_barrier, across which nothing moves"
-        if any(isinstance(op, ops.AtomicRmw) and op.acquires for op in self.loop.walk()):
-            return "it has an atomic that acquires, before which no load may start"
-        return ""
+        return held(self.loop)
 
     def of_buffer(self, load: ops.Load) -> str:
         """Why this load cannot be an asynchronous copy."""
@@ -83,6 +79,15 @@ class Rules:
                     pointee_of(op.base.type) == pointee_of(load.ptr.type):
                 return f"the loop stores a block of such elements by TMA, at {op.loc}"
         return ""
+
+
+def held(loop: ops.For) -> str:
+    """Which op of a loop lets no load of a later iteration before it, or an empty string."""
+    if any(isinstance(op, ops.Barrier) for op in loop.walk()):
+        return "it has a debug_barrier, across which nothing moves"
+    if any(isinstance(op, ops.AtomicRmw) and op.acquires for op in loop.walk()):
+        return "it has an atomic that acquires, before which no load may start"
+    return ""
 
 
 def buffer_type(load: ops.Load, slots: int) -> MemDesc:

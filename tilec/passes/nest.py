@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tilec.ir import ops
 from tilec.ir.core import Builder, Op, Value
+from tilec.passes.ahead import held
 from tilec.passes.expand import ahead_sources, carry, floats, number, reaches
 
 
@@ -62,6 +63,8 @@ class Nest:
         if len(self.outers) != 1:
             return "the nest is not two loops deep"
         outer, inner, seen = self.outers[0], self.inner, set[Value]()
+        if held(outer):
+            return held(outer)
         while work:
             v = work.pop()
             if v in seen or v is inner.body.args[0]:

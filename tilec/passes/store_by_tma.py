@@ -19,11 +19,12 @@ PASS_BYTES = 32768  # of a result in shared memory at once
 
 class StoreByTma(Pass):
     """Stores of blocks that were left for TMA: a tile goes through a buffer, in passes that leave
-    room for more stages of operands. Where warpgroups own rows, each stores its own, and waits for
-    no other.
+    room for more stages of operands. Where warpgroups own rows, each stores its own. Stores may
+    overlap, in a loop or of arrays that are one: each begins when those before it are complete.
 
     descriptor_store(%p, %x, ...) -->
-    tma_store_wait ; shared_store(%b, %x) ; fence_async ; warpgroup_barrier ; tma_store(%map, %b)
+    tma_store_wait ; barrier ; shared_store(%b, %x) ; fence_async ; warpgroup_barrier ;
+    tma_store(%map, %b)
     """
 
     def run(self, module: Module) -> None:
@@ -31,13 +32,14 @@ class StoreByTma(Pass):
             maps = TensorMaps(func, module.attributes.get("target"))
             stores = [op for op in func.walk() if isinstance(op, ops.DescriptorStore)]
             for op in stores:
-                _store(op, maps, module.num_warps)
+                first = op is stores[0] and ops.innermost_loop(op) is None
+                _store(op, maps, module.num_warps, first)
             if stores:  # shared memory must outlive the last one
                 Builder(before=func.body.terminator, loc=stores[-1].loc).insert(
                     ops.TmaStoreWait(read=True))
 
 
-def _store(op: ops.DescriptorStore, maps: TensorMaps, num_warps: int) -> None:
+def _store(op: ops.DescriptorStore, maps: TensorMaps, num_warps: int, first: bool) -> None:
     groups, layout = num_warps // WARPGROUP_WARPS, layout_of(op.value.type)
     own = isinstance(layout, Mma) and layout.version == 3 and \
         layout.warps_per_cta == (num_warps, 1) and op.block[0] == 64 * groups
@@ -50,9 +52,12 @@ def _store(op: ops.DescriptorStore, maps: TensorMaps, num_warps: int) -> None:
     chart = maps.parameter(op, (t.shape[0] // (groups if own else 1), *t.shape[1:]))
     buffer = here.emit(ops.AllocShared(types=[buffer_type(op, block=t.shape)]))
     for i, piece in enumerate(pieces):
-        if i or ops.innermost_loop(op) is not None:
+        if i:  # the parts lie side by side: only the buffer is waited for
             here.insert(ops.TmaStoreWait(read=True))
             here.insert(meet())
+        elif not first:
+            here.insert(ops.TmaStoreWait())
+            here.insert(ops.Barrier())
         column = last if not i else here.emit(ops.Add(last, number(here, i * t.shape[-1], i32)))
         here.insert(ops.SharedStore(buffer, piece))
         here.insert(ops.FenceAsync())

@@ -68,11 +68,22 @@ class TensorDescriptor(Composite):
         return (key, *keys), (address, *values)
 
     def as_numpy(self) -> Any:
-        """The tensor as a view of host memory."""
+        """The tensor as a view of host memory; LaunchError if the array ends before it does."""
         from numpy.lib.stride_tricks import as_strided  # a kernel on the CPU needs numpy anyway
 
         base = host.as_numpy(self.array)
-        return as_strided(base, self.shape, [s * base.itemsize for s in self.strides])
+        size, start = base.itemsize, base.ctypes.data
+        strides = tuple(s * size for s in self.strides)
+        low, high = host.View(start, base.dtype, base.shape, base.strides).span()
+        first, last = host.View(start, base.dtype, tuple(self.shape), strides).span()
+        if all(self.shape) and not (low <= first and last <= high):
+            raise LaunchError(
+                f"a tensor of shape {self.shape} and strides {self.strides} in an array of shape "
+                f"{base.shape} begins {max(low - first, 0) // size} elements before it and ends "
+                f"{max(last - high, 0) // size} past it", None,
+                "give the extents that the array has; where blocks end is seen to")
+        # as_strided knows plain types only.
+        return as_strided(base.view(f"V{size}"), self.shape, strides).view(base.dtype)
 
 
 # Kernels are launched with new descriptors of old shapes again and again.
@@ -99,6 +110,7 @@ def _fix(shape: tuple[int, ...], strides: tuple[int, ...], form: DescriptorForm
         raise LaunchError(f"a TensorDescriptor has {wrong}", None, "strides count elements; "
                           "copy the array where neighbours in a row lie apart")
     outer = strides[:-1]
+    # TMA has no strides below 1: such a tensor moves by pointers.
     return ((tuple(("i32", n % 16 == 0) for n in shape),
-             tuple(("i64", s % 16 == 0) for s in outer), Const(DescriptorForm, form)),
+             tuple(("i64", s % 16 == 0 and s > 0) for s in outer), Const(DescriptorForm, form)),
             (*shape, *outer, form))

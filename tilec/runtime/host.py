@@ -269,7 +269,10 @@ def geometry(value: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if any(s % size for s in array.strides):
         raise LaunchError(f"an array has strides of {tuple(array.strides)} bytes, expected "
                           f"multiples of its element size, {size}", None, "copy it")
-    return tuple(array.shape), tuple(s // size for s in array.strides)
+    shape = tuple(array.shape)
+    if 0 in shape:  # such an array has no strides to speak of
+        return shape, tuple(prod(shape[i + 1:]) for i in range(len(shape)))
+    return shape, tuple(s // size for s in array.strides)
 
 
 def span(value: Any) -> tuple[int, int]:

@@ -47,7 +47,7 @@ class MapMaker:
 
     def in_simulator(self, values: Sequence[Any]) -> Any:
         """The simulator's record of it."""
-        return in_simulator(self._descriptor(values), self.type)
+        return in_simulator(self._descriptor(values), self.type, self.name)
 
     def _descriptor(self, values: Sequence[Any]) -> TensorDescriptor:
         return TensorDescriptor(values[self.base], self.extents(values), self.strides(values))

@@ -35,9 +35,11 @@ def on_host(value: Any) -> Any:
     return value.as_numpy() if isinstance(value, TensorDescriptor) else host.as_numpy(value)
 
 
-def in_simulator(value: Any, t: TensorMap) -> sim.TensorMap:
-    """The simulator's record of the tensor map of a tensor in host memory."""
+def in_simulator(value: Any, t: TensorMap, name: str) -> sim.TensorMap:
+    """The simulator's record of the tensor map of a tensor in host memory. name: of the parameter;
+    LaunchError as for a device."""
     array, boxes = on_host(value), tma_boxes(t)
+    _check(0, array.shape, array.strides, t, name)
     return sim.TensorMap(array, _PTX_TYPES[_TYPES[t.element.name]], array.shape[::-1],
                          array.strides[-2::-1], boxes.box[::-1], swizzle=boxes.swizzle)
 
@@ -99,4 +101,5 @@ def _check(address: int, shape: Sequence[int], strides: Sequence[int], t: Tensor
         wrong = "starts at an address that is not a multiple of 16"
     if wrong:
         raise LaunchError(f"argument `{name}` {wrong}", None,
-                          "TMA copies no other tensors; copy it into one that fits")
+                          "TMA copies no other tensors; copy it into one that fits"
+                          if all(shape) else "do not launch for an empty tensor")

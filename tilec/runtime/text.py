@@ -133,5 +133,5 @@ def _host_value(param: Value, value: Any) -> Any:
 
 def _simulated_value(param: Value, value: Any) -> Any:
     if isinstance(param.type, TensorMap):
-        return in_simulator(value, param.type)
+        return in_simulator(value, param.type, param.name)
     return on_host(value)
