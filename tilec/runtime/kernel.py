@@ -29,7 +29,7 @@ from tilec.frontend.signature import ArgSpec, Spec, format_spec
 from tilec.instruments import from_knobs, override_folder
 from tilec.ir.core import Module
 from tilec.ir.printer import print_module
-from tilec.ir.tensor_maps import recipes
+from tilec.ir.tensor_maps import MapRecipe, recipes
 from tilec.ir.types import layout_of
 from tilec.language.values import constexpr
 from tilec.runtime import device, host
@@ -259,10 +259,18 @@ class CompiledKernel:
                               or "the levels that run are tile, gpu, lowered, ptx and cubin; "
                               "tilec-run takes LLVM IR")
 
+    @property
+    def maps(self) -> list[MapRecipe]:
+        """The tensor maps that a launch makes; of a compilation that went on from edited PTX or
+        LLVM IR, those that it was made from."""
+        made = self.lower("ptx")
+        return made.maps if made.edited is None else \
+            recipes(self.upper.modules["lowered"].funcs[0])
+
     def bind_maps(self, arrays: list[Any], level: str) -> list[Any]:
         """Host arguments with the tensor maps that the kernel has at an IR level or "ptx"."""
         if level == "ptx":
-            return arrays + [MapMaker(r).in_simulator(arrays) for r in self.lower("ptx").maps]
+            return arrays + [MapMaker(r).in_simulator(arrays) for r in self.maps]
         func = self.upper.modules[level].funcs[0]
         return arrays + [MapMaker(r).on_host(arrays) for r in recipes(func)]
 
@@ -286,7 +294,7 @@ class CompiledKernel:
             with self._lock:
                 loaded = device.load(self._linked.cubin, made.name, made.shared, index)
                 found = Launcher(loaded.function, param_types(self.signature.values()), index,
-                                 [MapMaker(recipe).on_device for recipe in made.maps])
+                                 [MapMaker(recipe).on_device for recipe in self.maps])
                 self._launchers[index] = found
         return found
 

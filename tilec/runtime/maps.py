@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from tilec.ir.types import SCALARS, TensorMap
 from tilec.runtime.descriptors import TensorDescriptor
 from tilec.runtime.tensor_map import encode, in_simulator, on_host
 
+_NOTE = " tensor maps, made of the arguments: "
 _EXPRESSION = re.compile(r"[\d$ ()+*-]+")
 Numbers = Callable[[Sequence[Any]], tuple[int, ...]]
 
@@ -67,3 +69,21 @@ def from_json(data: list[Any]) -> MapRecipe:
     t = TensorMap(tuple(shape), element, NvmmaShared(swizzle, False, element.bits))
     label, base, extents, strides = rest
     return MapRecipe(t, label, base, tuple(extents), tuple(strides))
+
+
+def noted(text: str, recipes: Sequence[MapRecipe], comment: str) -> str:
+    """PTX or LLVM IR with a line about the tensor maps that a launch has to make."""
+    if not recipes:
+        return text
+    return f"{text.rstrip()}\n{comment}{_NOTE}{json.dumps(list(map(to_json, recipes)))}\n"
+
+
+def of_text(text: str) -> list[MapRecipe]:
+    """What `noted` wrote. LaunchError where it was edited into something else."""
+    _, found, line = text.rpartition(_NOTE)
+    if not found:
+        return []
+    try:
+        return list(map(from_json, json.loads(line.partition("\n")[0])))
+    except (ValueError, KeyError, TypeError) as e:
+        raise LaunchError(f"the line about tensor maps cannot be read: {e}") from None

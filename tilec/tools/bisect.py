@@ -25,6 +25,7 @@ from tilec.ir.printer import print_module
 from tilec.ir.verifier import verify
 from tilec.passes.base import Pass, parse_pipeline
 from tilec.runtime.aot import specialized
+from tilec.runtime.maps import noted
 from tilec.target import DEFAULT, Target
 from tilec.tools.case import Case, with_barriers
 from tilec.tools.compile import load, split_signature
@@ -114,14 +115,14 @@ def bisect(module: Module, target: Target, case: Case, passes: str | None = None
             if level == "llir":
                 llir = str(content)
                 continue
-            runs: Any = content
+            runs: Any = noted(content, made.maps, "//") if isinstance(content, str) else content
             if level == "lowered" and not _settled(given, chosen[:number], chosen[number:]):
                 runs = with_barriers(runs)
             what = "" if want is None else case.change(want, runs, made.shared)
             want = case.run(runs) if want is None else want
             print(f"{number:02} {name:28} {level:8} {'CHANGED' if what else 'same'}")
             if what and level == "ptx":
-                plain = emit_ptx(llir, target, opt_level=0, isolated=True)
+                plain = noted(emit_ptx(llir, target, opt_level=0, isolated=True), made.maps, "//")
                 blamed = "llir" if case.change(want, plain, made.shared) else "ptx"
                 return Change(number, f"code generation ({blamed})", "", what, before)
             if what:

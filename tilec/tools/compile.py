@@ -16,6 +16,7 @@ from tilec.errors import TilecError, ToolError, did_you_mean
 from tilec.frontend.function import Function
 from tilec.runtime.aot import compile as compile_kernel
 from tilec.runtime.kernel import CompiledKernel
+from tilec.runtime.maps import noted
 from tilec.target import DEFAULT
 
 SUFFIXES = {"tile": "tile.tir", "gpu": "gpu.tir", "lowered": "lowered.tir", "llir": "ll",
@@ -119,6 +120,8 @@ def write(kernel: CompiledKernel, folder: Path) -> list[Path]:
             continue
         path = folder / f"{kernel.name}.{suffix}"
         content = kernel.asm[level]
+        if level in ("llir", "ptx"):
+            content = noted(content, kernel.maps, ";" if level == "llir" else "//")
         if isinstance(content, bytes):
             path.write_bytes(content)
         else:

@@ -19,10 +19,12 @@ from tilec.eval.dtypes import DType, dtype_of
 from tilec.interp.run import run as interpret
 from tilec.ir.core import Module
 from tilec.ir.parser import parse
+from tilec.ir.tensor_maps import recipes
 from tilec.ir.types import SCALARS, Scalar
 from tilec.ir.verifier import verify
 from tilec.knobs import RUN_LEVELS
 from tilec.language.dtypes import from_name
+from tilec.runtime.maps import MapMaker, noted, of_text
 from tilec.target import DEFAULT, Target
 
 ARG_HELP = """an argument, in order: a number (7, 0.5, true), an array SHAPE:DTYPE[:FILL] such as
@@ -105,10 +107,10 @@ def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: i
             execute(module, func, arrays, extents, seed=seed)
             return
         made = compile_from(module, chosen, level)
-        text, func = made.ptx, func and symbol(func)
+        text, func = noted(made.ptx, made.maps, "//"), func and symbol(func)
         shared = made.shared if shared is None else shared
     elif path.suffix == ".ll":
-        text = emit_ptx(text, chosen, isolated=True)
+        text = noted(emit_ptx(text, chosen, isolated=True), of_text(text), "//")
     try:
         execute(text, func, arrays, extents, seed=seed, threads=threads,
                 shared=chosen.max_shared if shared is None else shared)
@@ -121,10 +123,14 @@ def execute(content: Module | str, func: str, arrays: Sequence[Any], grid: tuple
             seed: int | None = None, threads: int | None = None, shared: int = 0) -> None:
     """Run a module, or PTX, on `arrays`, in place. Raises TilecError."""
     if isinstance(content, Module):
-        interpret(content, pick(func, [f.name for f in content.funcs]), arrays, grid, seed)
+        name = pick(func, [f.name for f in content.funcs])
+        made = recipes(next(f for f in content.funcs if f.name == name))
+        interpret(content, name, [*arrays, *(MapMaker(r).on_host(arrays) for r in made)], grid,
+                  seed)
     else:
         parsed = sim.parse(content)
-        sim.run(parsed, pick(func, list(parsed.kernels)), arrays, grid, threads,
+        maps = [MapMaker(r).in_simulator(arrays) for r in of_text(content)]
+        sim.run(parsed, pick(func, list(parsed.kernels)), [*arrays, *maps], grid, threads,
                 shared_bytes=shared, seed=seed, check=knobs.check)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tilec import sim
 from tilec.errors import SimulatorError, TilecError
+from tilec.runtime.maps import MapMaker, of_text
 from tilec.target import DEFAULT, Target
 from tilec.tools.run import add_launch_options, argument, copied, grid_of, pick, show
 
@@ -33,8 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def simulate(path: Path, args: argparse.Namespace, arrays: Sequence[object]) -> sim.Counts | None:
     """Run the file on `arrays`, in place. Raises TilecError, which names the file."""
     try:
-        module = sim.parse(path.read_text())
-        return sim.run(module, pick(args.func, list(module.kernels)), arrays, grid_of(args.grid),
+        text = path.read_text()
+        module, maps = sim.parse(text), [MapMaker(r).in_simulator(arrays) for r in of_text(text)]
+        return sim.run(module, pick(args.func, list(module.kernels)), [*arrays, *maps],
+                       grid_of(args.grid),
                        args.block, args.shared, args.seed, check=args.check,
                        count=args.count is not None)
     except SimulatorError as e:
