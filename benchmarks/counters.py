@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -121,6 +122,8 @@ def main() -> None:
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     common.add_output_flag(parser)
     flags = parser.parse_args()
+    if shutil.which("ncu") is None or common.torch_with_gpu() is None:
+        sys.exit("benchmarks.counters needs Nsight Compute (ncu), torch and a GPU")
     if flags.child:
         launch_all()
         return

@@ -49,7 +49,7 @@ def matmul(a: Any, b: Any, c: Any, block: tuple[int, int, int] = (128, 128, 64),
                                                     num_stages=num_stages)
 
 
-def main(m: int = 100, n: int = 160, k: int = 72) -> None:
+def main(m: int = 100, n: int = 160, k: int = 80) -> None:
     for dtype, tolerance in (("float16", 2e-3), ("bfloat16", 2e-2)):
         a = support.array(support.normal(0, m, k), dtype)
         b = support.array(support.normal(1, k, n), dtype)
