@@ -17,6 +17,7 @@ from tilec.ir import ops
 from tilec.ir.core import Module
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
+from tilec.ir.remarks import recording
 from tilec.ir.verifier import verify
 from tilec.passes.rewrite_descriptors import RewriteDescriptors
 from tilec.runtime.text import TextKernel
@@ -256,3 +257,17 @@ def test_loads_beside_pointers(stages, rng) -> None:
         assert "gpu.wgmma(" in made.asm["gpu"]
         made.run(args, (1,), level, seed=stages)
         np.testing.assert_allclose(c, want, 1e-4, 1e-4, err_msg=level)
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"target": "sm_100a"}, "the target is sm_100a, not sm_90a"),
+    ({"warps": 2}, "there are 2 warps, expected a multiple of 4"),
+    ({"block": (32, 64, 64)}, "the result is [32, 64], expected rows in multiples of 64"),
+    ({"element": "f8e4m3", "b": "kn"}, "operand b has 8 bits and is not contiguous along k"),
+    ({"block": (64, 64, 8)}, "k is 8, expected a multiple of 16")])
+def test_a_remark_says_why_not(change: dict[str, Any], reason: str) -> None:
+    module = product(**change)
+    with recording() as remarks:
+        RewriteDescriptors().run(module)
+    said = [r.message for r in remarks if r.kind == "tma"]
+    assert len(said) == 3 and said[0].endswith(f"its dot is not for wgmma: {reason}"), said

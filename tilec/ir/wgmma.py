@@ -34,23 +34,45 @@ def block_of(value: Value) -> tuple[ops.DescriptorLoad | None, bool]:
 def wgmma_layout(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMaps) -> Mma | None:
     """The layout of the result of a dot whose operands TMA brings to shared memory in the dot's own
     loop; None where wgmma does not do it."""
-    element = scalar_of(dot.a.type)
-    shape = shape_of(dot.result.type)
+    return None if wgmma_obstacle(dot, num_warps, target, maps) else _layout(dot, num_warps)
+
+
+def wgmma_obstacle(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMaps) -> str:
+    """Why wgmma does not compute a dot, or an empty string."""
+    element, shape = scalar_of(dot.a.type), shape_of(dot.result.type)
     k = shape_of(dot.a.type)[-1]
-    sixteen = element.bits == 16
-    looped = any(True for _ in dot.ancestors()) and \
-        all(isinstance(a, ops.For) for a in dot.ancestors())
-    if target.name != "sm_90a" or not looped or len(shape) != 2 or num_warps % WARPS or \
-            shape[0] % ROWS or k * element.bits % WGMMA_K_BITS or \
-            scalar_of(dot.c.type) not in ACCUMULATORS.get(element.name, ()) or \
-            element.name == "f32":  # wgmma cuts operands off at tf32; they are to be rounded
-        return None
+    loops = [isinstance(a, ops.For) for a in dot.ancestors()]
+    if target.name != "sm_90a":
+        return f"the target is {target}, not sm_90a"
+    if len(shape) != 2 or shape[0] % ROWS:
+        return f"the result is {list(shape)}, expected rows in multiples of {ROWS}"
+    if num_warps % WARPS:
+        return f"there are {num_warps} warps, expected a multiple of {WARPS}"
+    # wgmma cuts f32 operands off at tf32; they are to be rounded.
+    if scalar_of(dot.c.type) not in ACCUMULATORS.get(element.name, ()) or element.name == "f32":
+        return f"its types are {element} to {scalar_of(dot.c.type)}"
+    if k * element.bits % WGMMA_K_BITS:
+        return f"k is {k}, expected a multiple of {WGMMA_K_BITS // element.bits}"
+    if not loops or not all(loops):
+        return "it is not in a `for` loop, or that is not in `for` loops alone"
     for index, value in enumerate((dot.a, dot.b)):
         load, turned = block_of(value)
         along_k = turned == (index == 1)  # whether rows in memory run along k
-        if load is None or load.parent is not dot.parent or load.padding != "zero" or \
-                maps.obstacle(load) or not (along_k or sixteen):
-            return None
+        name = f"operand {'ab'[index]}"
+        if load is None or load.parent is not dot.parent:
+            return f"{name} is no block that its loop loads through a descriptor"
+        if load.padding != "zero":
+            return f"{name} is padded with NaN"
+        if reason := maps.obstacle(load):
+            return f"TMA does not bring {name}: {reason}"
+        if not along_k and element.bits != 16:
+            return f"{name} has {element.bits} bits and is not contiguous along k"
+    return "" if _layout(dot, num_warps) else "no instruction fits its extents and warps"
+
+
+def _layout(dot: ops.Dot, num_warps: int) -> Mma | None:
+    """Warpgroups along rows, then along columns."""
+    element, shape = scalar_of(dot.a.type), shape_of(dot.result.type)
     groups = num_warps // WARPS
     down = min(groups, shape[0] // ROWS)
     across = groups // down

@@ -9,7 +9,7 @@ from tilec.ir.core import Builder, Module, Value
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import Scalar, Tensor, element_of, i32, i64
-from tilec.ir.wgmma import blocks_for_tma
+from tilec.ir.wgmma import block_of, blocks_for_tma, wgmma_obstacle
 from tilec.passes.base import Pass
 from tilec.passes.fold import constant, make_constant
 from tilec.target import DEFAULT, Target
@@ -31,12 +31,17 @@ class RewriteDescriptors(Pass):
         target = Target.parse(str(module.attributes.get("target", DEFAULT)))
         for func in module.funcs:
             blocks = [op for op in func.walk() if isinstance(op, ops.DescriptorOp)]
-            kept = blocks_for_tma(func, module.num_warps, target) if blocks else set()
-            maps = TensorMaps(func, target) if blocks else None
+            if not blocks:
+                continue
+            kept, maps = blocks_for_tma(func, module.num_warps, target), TensorMaps(func, target)
+            dots = [op for op in func.walk() if isinstance(op, ops.Dot)]
+            why = {load: reason for dot in dots for load in (block_of(dot.a)[0], block_of(dot.b)[0])
+                   if load and (reason := wgmma_obstacle(dot, module.num_warps, target, maps))}
             for op in blocks:
-                if op not in kept and maps is not None:
-                    reason = maps.obstacle(op) or "only operands of wgmma, and stores of tensors " \
-                        "that nothing else in such a kernel touches, go by TMA"
+                if op not in kept:
+                    reason = f"its dot is not for wgmma: {why[op]}" if op in why else \
+                        maps.obstacle(op) or "only operands of wgmma, and stores of tensors that " \
+                        "nothing else in such a kernel touches, go by TMA"
                     remark(op, "tma", f"this block moves by pointers: {reason}")
                     _rewrite(op)
 
