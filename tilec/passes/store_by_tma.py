@@ -21,6 +21,7 @@ class StoreByTma(Pass):
     """Stores of blocks that were left for TMA: a tile goes through a buffer, in passes that leave
     room for more stages of operands. Where warpgroups own rows, each stores its own. Stores may
     overlap, in a loop or of arrays that are one: each begins when those before it are complete.
+    If blocks are the same or apart, one thread stores what may overlap: it waits as late as that.
 
     descriptor_store(%p, %x, ...) -->
     tma_store_wait ; barrier ; shared_store(%b, %x) ; fence_async ; warpgroup_barrier ;
@@ -33,13 +34,17 @@ class StoreByTma(Pass):
             stores = [op for op in func.walk() if isinstance(op, ops.DescriptorStore)]
             for op in stores:
                 first = op is stores[0] and ops.innermost_loop(op) is None
-                _store(op, maps, module.num_warps, first)
+                apart = len(stores) == 1 and all(
+                    maps.axis.get(v).divisibility[0] % n == 0
+                    for v, n in zip(op.parts()[2], op.block, strict=True))
+                _store(op, maps, module.num_warps, first, apart)
             if stores:  # shared memory must outlive the last one
                 Builder(before=func.body.terminator, loc=stores[-1].loc).insert(
                     ops.TmaStoreWait(read=True))
 
 
-def _store(op: ops.DescriptorStore, maps: TensorMaps, num_warps: int, first: bool) -> None:
+def _store(op: ops.DescriptorStore, maps: TensorMaps, num_warps: int, first: bool, apart: bool
+           ) -> None:
     groups, layout = num_warps // WARPGROUP_WARPS, layout_of(op.value.type)
     own = isinstance(layout, Mma) and layout.version == 3 and \
         layout.warps_per_cta == (num_warps, 1) and op.block[0] == 64 * groups
@@ -52,7 +57,7 @@ def _store(op: ops.DescriptorStore, maps: TensorMaps, num_warps: int, first: boo
     chart = maps.parameter(op, (t.shape[0] // (groups if own else 1), *t.shape[1:]))
     buffer = here.emit(ops.AllocShared(types=[buffer_type(op, block=t.shape)]))
     for i, piece in enumerate(pieces):
-        if i:  # the parts lie side by side: only the buffer is waited for
+        if i or apart and not first:  # parts lie side by side: only the buffer is waited for
             here.insert(ops.TmaStoreWait(read=True))
             here.insert(meet())
         elif not first:
@@ -62,6 +67,8 @@ def _store(op: ops.DescriptorStore, maps: TensorMaps, num_warps: int, first: boo
         here.insert(ops.SharedStore(buffer, piece))
         here.insert(ops.FenceAsync())
         here.insert(meet())
+        if apart and not first and not i:
+            here.insert(ops.TmaStoreWait())
         here.insert(ops.TmaStore(chart, buffer, *rows, column, parts=groups if own else 1))
         here.insert(ops.TmaStoreCommit())
     op.erase()
