@@ -51,7 +51,8 @@ class Program:
         if depth > 5 or kind < 0.35:
             self.emit(depth, f"{r.choice(NAMES)} = {self.value()}")
         elif kind < 0.42:
-            self.emit(depth, f"{r.choice(NAMES)}, {r.choice(NAMES)} = {self.value()}, "
+            # Two names: Python 3.11.2 itself stores `x, x = 1, 2` in the wrong order.
+            self.emit(depth, f"{', '.join(r.sample(NAMES, 2))} = {self.value()}, "
                       f"{self.value()}")
         elif kind < 0.5:
             self.emit(depth, f"{r.choice(NAMES)} += {self.value()}")

@@ -20,6 +20,7 @@ from tilec.ir.printer import print_module
 from tilec.ir.remarks import recording
 from tilec.ir.verifier import verify
 from tilec.passes.rewrite_descriptors import RewriteDescriptors
+from tilec.runtime.maps import MapMaker
 from tilec.runtime.text import TextKernel
 from tilec.target import Target
 
@@ -205,6 +206,67 @@ def test_maps_are_made_of_the_arguments() -> None:
     assert c == {"base": 2, "extents": ("$3", "$4"), "strides": ("$4", "1")}
     again = parse(print_module(module))
     assert again.funcs[0].arg_attrs == func.arg_attrs
+
+
+@tilec.jit
+def again(x, w, y, held, out, times):
+    """y = x @ w, so many times; out: what `held` had before the last one."""
+    at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    for _ in tl.range(0, times):
+        found = tl.load(held + at)
+        acc = tl.zeros((64, 64), tl.float32)
+        for k in tl.range(0, x.shape[1], x.block_shape[1]):
+            acc = tl.dot(x.load([0, k]), w.load([k, 0]), acc)
+        y.store([0, 0], acc.to(tl.float16))
+        tl.store(out + at, found)
+
+
+def _again(rng, **same: str) -> tuple[Any, list[Any], dict[str, Any]]:
+    x, w, held = (rng.integers(-2, 3, (64, 64)).astype(np.float16) for _ in range(3))
+    arrays = {"x": x, "w": w, "y": np.full_like(x, np.nan), "held": held,
+              "out": np.full_like(x, np.nan)}
+    for name, other in same.items():
+        arrays[name] = arrays[other]
+    args = [tilec.TensorDescriptor.from_tensor(arrays[n], (64, 64)) for n in "xwy"]
+    args += [arrays["held"], arrays["out"], 2]
+    made = again.warmup(*args, grid=(1,), num_warps=4, target="sm_90a")
+    assert "gpu.tma_load" in made.asm["gpu"] and "gpu.tma_store" in made.asm["gpu"]
+    return made, args, arrays
+
+
+@pytest.mark.parametrize(("name", "other", "of"), [("y", "x", "x"), ("out", "w", "w"),
+                                                   ("held", "y", "y"), ("out", "y", "y")])
+def test_one_buffer_as_two_arguments_where_tma_keeps_no_order(name, other, of, rng) -> None:
+    made, args, arrays = _again(rng, **{name: other})
+    before = {n: a.copy() for n, a in arrays.items()}
+    for level in LEVELS:
+        with pytest.raises(tilec.LaunchError, match="are one buffer"):
+            made.run(args, (1,), level)
+        for n, a in arrays.items():
+            np.testing.assert_array_equal(a, before[n])
+    recipe = next(r for r in made.maps if r.name == of)
+    addresses: list[Any] = [None] * 40
+    addresses[recipe.base] = 4096
+    for index, _ in recipe.apart:
+        addresses[index] = 4096
+    with pytest.raises(tilec.LaunchError, match="are one buffer"):
+        MapMaker(recipe).on_device(addresses)
+    if name == "y":  # the meaning of it, by the interpreter
+        made.run(args, (1,), "tile")
+        once = (before["x"].astype(np.float32) @ before["w"].astype(np.float32)).astype(np.float16)
+        want = once.astype(np.float32) @ before["w"].astype(np.float32)
+        np.testing.assert_array_equal(arrays["y"], want.astype(np.float16))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("same", [{}, {"w": "x"}, {"held": "x"}, {"out": "held"}])
+def test_one_buffer_as_two_arguments_in_order(level, same, rng) -> None:
+    made, args, arrays = _again(rng, **same)
+    want = arrays["x"].astype(np.float32) @ arrays["w"].astype(np.float32)
+    held = arrays["held"].copy()
+    made.run(args, (1,), level, seed=1)
+    np.testing.assert_array_equal(arrays["y"], want.astype(np.float16))
+    np.testing.assert_array_equal(arrays["out"], held)
 
 
 def test_tensors_that_tma_cannot_serve_are_refused(rng) -> None:

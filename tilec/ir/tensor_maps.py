@@ -2,7 +2,8 @@
 
 A map is a parameter of the kernel beside those that the author wrote. Its attributes say what the
 launch makes it of: `base`, the number of the pointer's parameter, and `extents` and `strides` (in
-elements), expressions over parameters by number, such as "$3 * 2".
+elements), expressions over parameters by number, such as "$3 * 2", and `apart`, the numbers of
+parameters that must not be the same buffer, since TMA keeps no order with accesses through them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from tilec.ir.core import Func, Op, Value
 from tilec.ir.descriptors import tma_boxes
 from tilec.ir.layouts import NvmmaShared
 from tilec.ir.ops.descriptors import DescriptorOp
+from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.origins import pointer_roots
 from tilec.ir.types import MemDesc, Scalar, TensorMap, pointee_of, scalar_of
 from tilec.target import DEFAULT, Target
 
@@ -57,19 +60,21 @@ def block_layout(block: Sequence[int], element: Scalar) -> NvmmaShared | None:
 
 class MapRecipe(NamedTuple):
     """What a launch makes a tensor map of; see the top of this file. name: the pointer's. extents,
-    strides: text."""
+    strides: text. apart: number and name of parameters."""
 
     type: TensorMap
     name: str
     base: int
     extents: tuple[str, ...]
     strides: tuple[str, ...]
+    apart: tuple[tuple[int, str], ...] = ()
 
 
 def recipes(func: Func) -> list[MapRecipe]:
     """Those of the parameters that the author did not write; they are the last ones."""
     return [MapRecipe(arg.type, func.args[have["base"]].name, have["base"], tuple(have["extents"]),
-                      tuple(have["strides"]))
+                      tuple(have["strides"]),
+                      tuple((i, func.args[i].name) for i in have.get("apart", ())))
             for arg, have in zip(func.args, func.arg_attrs, strict=True)
             if isinstance(arg.type, TensorMap) and "base" in have]
 
@@ -119,11 +124,31 @@ class TensorMaps:
         attributes: dict[str, Any] = {"base": op.base.index}
         for name, values in (("extents", extents), ("strides", strides)):
             attributes[name] = tuple(str(host_expression(v, self.func)) for v in values)
+        apart = self._apart(op)
+        if apart:
+            attributes["apart"] = apart
         for arg, have in zip(self.func.args, self.func.arg_attrs, strict=True):
             if arg.type == t and have == attributes:
                 return arg
         self.func.arg_attrs.append(attributes)
         return self.func.body.add_arg(t, f"{op.base.name}_map")
+
+    def _apart(self, op: DescriptorOp) -> tuple[int, ...]:
+        """Parameters through which the kernel accesses memory that must not be this op's tensor: a
+        copy may begin before what was written earlier or in this loop, and a result arrive after
+        what is read or written later or in this loop. Results are in order among themselves."""
+        storing, seen, found = isinstance(op, ops.DescriptorStore), False, set[int]()
+        loops = {a for a in op.ancestors() if isinstance(a, ops.For | ops.While)}
+        for other in self.func.walk():
+            seen |= other is op
+            if not isinstance(other, MemoryOp | ops.DescriptorStore) or \
+                    storing and isinstance(other, ops.DescriptorStore) or \
+                    not storing and "write" not in other.effects or \
+                    seen != storing and loops.isdisjoint(other.ancestors()):
+                continue
+            pointer = other.base if isinstance(other, ops.DescriptorStore) else other.ptr
+            found |= {root.index for root in pointer_roots(pointer, self.func) or ()}
+        return tuple(sorted(found - {op.base.index}))
 
 
 def buffer_type(op: DescriptorOp, slots: int = 0, block: tuple[int, ...] = ()) -> MemDesc:

@@ -30,26 +30,44 @@ def _numbers(texts: Sequence[str]) -> Numbers:
     return made
 
 
+def _address(value: Any) -> int:
+    """Where the memory of an argument begins: an array in host memory, or an address."""
+    return value if isinstance(value, int) else int(value.ctypes.data)
+
+
 class MapMaker:
     """Makes one tensor map at each launch; the driver encodes equal ones once."""
 
     def __init__(self, recipe: MapRecipe) -> None:
         self.type, self.name, self.base = recipe.type, recipe.name, recipe.base
+        self.apart = recipe.apart
         self.extents, self.strides = _numbers(recipe.extents), _numbers(recipe.strides)
 
     def on_device(self, values: Sequence[Any]) -> bytes:
         """The 128 bytes, where the value of the pointer is an address. LaunchError for a tensor
         that TMA cannot serve."""
+        if self.apart:
+            self._check_apart(values)
         return encode(values[self.base], self.extents(values), self.strides(values), self.type,
                       self.name)
 
     def on_host(self, values: Sequence[Any]) -> Any:
         """The tensor as a view of the argument, an array in host memory."""
+        self._check_apart(values)
         return on_host(self._descriptor(values))
 
     def in_simulator(self, values: Sequence[Any]) -> Any:
         """The simulator's record of it."""
+        self._check_apart(values)
         return in_simulator(self._descriptor(values), self.type, self.name)
+
+    def _check_apart(self, values: Sequence[Any]) -> None:
+        for index, name in self.apart:
+            if _address(values[index]) == _address(values[self.base]):
+                raise LaunchError(
+                    f"`{self.name}` and `{name}` are one buffer", None,
+                    "TMA moves blocks of one of them, in no order with what the kernel does to the "
+                    "other: pass two buffers, or make them one argument, which TMA leaves alone")
 
     def _descriptor(self, values: Sequence[Any]) -> TensorDescriptor:
         return TensorDescriptor(values[self.base], self.extents(values), self.strides(values))
@@ -67,8 +85,9 @@ def from_json(data: list[Any]) -> MapRecipe:
     shape, name, swizzle, *rest = data
     element = SCALARS[name]
     t = TensorMap(tuple(shape), element, NvmmaShared(swizzle, False, element.bits))
-    label, base, extents, strides = rest
-    return MapRecipe(t, label, base, tuple(extents), tuple(strides))
+    label, base, extents, strides, apart = rest
+    return MapRecipe(t, label, base, tuple(extents), tuple(strides),
+                     tuple((int(i), str(name)) for i, name in apart))
 
 
 def noted(text: str, recipes: Sequence[MapRecipe], comment: str) -> str:
