@@ -64,6 +64,13 @@ def test_stages_have_a_limit():
         loop_of("    for i in tl.range(n, num_stages=17):\n        a += i\n")
 
 
+def test_unrolling_has_a_limit():
+    loop = "    for i in tl.range(n, loop_unroll_factor={}):\n        a += i\n"
+    assert loop_of(loop.format(1024)).attributes == {"unroll": 1024}
+    with pytest.raises(CompilationError, match="factor of tl.range is 1025, expected at most 1024"):
+        loop_of(loop.format(1025))
+
+
 def test_what_has_no_effect_is_remarked():
     with recording() as remarks:
         loop_of("    for i in tl.range(n, warp_specialize=True, num_stages=2):\n        a += i\n")

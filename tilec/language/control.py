@@ -9,6 +9,8 @@ from tilec.ir.remarks import remark
 from tilec.language.context import CallableInKernels, error, here
 from tilec.language.values import const_int, const_value, unwrap
 
+MAX_UNROLL = 1024  # beyond it LLVM takes minutes, and then more stack than there is
+
 
 def _bounds(args: tuple[Any, ...]) -> tuple[Any, Any]:
     return (0, args[0]) if args[1] is None else args
@@ -20,10 +22,10 @@ class range:
 
     Bounds are integers, known at compile time or not. num_stages: stages of the software
     pipeline, the kernel's option if None; loop_unroll_factor: iterations to unroll, 1 or None for
-    none; flatten: this loop and the one inside run as one, so that a pipeline goes on from one
-    iteration into the next (a remark says where that cannot be); disable_licm: what does not change
-    stays inside. warp_specialize has no effect yet, which a remark says; disallow_acc_multi_buffer
-    has none. All are known at compile time.
+    none, at most 1024; flatten: this loop and the one inside run as one, so that a pipeline goes on
+    from one iteration into the next (a remark says where that cannot be); disable_licm: what does
+    not change stays inside. warp_specialize has no effect yet, which a remark says;
+    disallow_acc_multi_buffer has none. All are known at compile time.
     """
 
     __tilec_builtin__ = CallableInKernels()
@@ -36,7 +38,8 @@ class range:
         self.step = 1 if step is None else unwrap(step)
         self.attributes = {  # of the scf.for
             "num_stages": _count(num_stages, "num_stages of tl.range", MAX_STAGES),
-            "unroll": _count(loop_unroll_factor, "loop_unroll_factor of tl.range"),
+            "unroll": _count(loop_unroll_factor, "loop_unroll_factor of tl.range",
+                             MAX_UNROLL),
             "flatten": flag(flatten, "flatten of tl.range"),
             "disable_licm": flag(disable_licm, "disable_licm of tl.range")}
         flag(disallow_acc_multi_buffer, "disallow_acc_multi_buffer of tl.range")
