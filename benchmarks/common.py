@@ -132,6 +132,19 @@ def add_output_flag(parser: argparse.ArgumentParser) -> None:
                         help="folder of the result file (default: benchmarks/results)")
 
 
+def gpu_run(description: str | None) -> tuple[Any, Any]:
+    """(torch, flags) of a benchmark that needs a GPU and takes --only and --output."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    add_output_flag(parser)
+    flags = parser.parse_args()
+    torch = torch_with_gpu()
+    if torch is None:
+        parser.exit(1, "this benchmark needs torch and a GPU\n")
+    torch.manual_seed(0)
+    return torch, flags
+
+
 def report(name: str, title: str, body: str, folder: Path, suffix: str = "") -> None:
     """Print the result, and write it to <folder>/<date>-<name><suffix>.md, with the command that
     made it, the date and the versions."""

@@ -7,9 +7,7 @@ below are replayed from a CUDA graph; larger ones and attention come in bursts.
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -146,14 +144,7 @@ def measured(torch: Any, case: Case) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    common.add_output_flag(parser)
-    flags = parser.parse_args()
-    torch = common.torch_with_gpu()
-    if torch is None:
-        sys.exit("benchmarks.hopper needs torch and a GPU")
-    torch.manual_seed(0)
+    torch, flags = common.gpu_run(__doc__)
     makers = [*((matmul_case, shape) for shape in MATMUL),
               *((attention_case, shape) for shape in ATTENTION)]
     rows: list[list[str]] = []

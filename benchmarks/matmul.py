@@ -7,9 +7,7 @@ swept, and its best one takes part in the interleaved measurement.
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -114,14 +112,7 @@ def row_of(case: Case, seconds: dict[str, float], chosen: dict[str, Any]) -> lis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    common.add_output_flag(parser)
-    flags = parser.parse_args()
-    torch = common.torch_with_gpu()
-    if torch is None:
-        sys.exit("benchmarks.matmul needs torch and a GPU")
-    torch.manual_seed(0)
+    torch, flags = common.gpu_run(__doc__)
     makers = {"matmul bf16 4096": lambda: matmul_case(torch, 4096),
               "matmul bf16 8192": lambda: matmul_case(torch, 8192),
               "attention full": lambda: attention_case(torch, False),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tilec.language as tl
+from tests.support.faults import all_of, drop
 from tests.support.fixtures import MATMUL, fixture, matmul_case
 from tilec.compiler import PIPELINE
 from tilec.errors import InterpreterError
@@ -27,16 +28,6 @@ def value(m: Module, name: str) -> Value:
     """The value of that name."""
     args = [a for op in m.walk() for block in op.regions for a in block.args]
     return next(v for v in (*(r for op in m.walk() for r in op.results), *args) if v.name == name)
-
-
-def all_of(m: Module, cls: type[Op]) -> list[Op]:
-    return [op for op in m.walk() if isinstance(op, cls)]
-
-
-def drop(cls: type[Op], index: int) -> Callable[[Module], None]:
-    def fault(m: Module) -> None:
-        all_of(m, cls)[index].erase()
-    return fault
 
 
 def pending(index: int, groups: int) -> Callable[[Module], None]:

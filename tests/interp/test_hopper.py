@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.support.faults import all_of, drop
 from tests.support.fixtures import fixture
 from tests.support.hopper import attention, attention_args, gemm, gemm_args
 from tilec.errors import InterpreterError
@@ -40,17 +41,6 @@ def test_attention(extents: tuple[int, int], grid: int, lowered: bool) -> None:
 
 
 # ---- faults
-def all_of(m: Module, cls: type[Op]) -> list[Op]:
-    return [op for op in m.walk() if isinstance(op, cls)]
-
-
-def drop(cls: type[Op], index: int) -> Callable[[Module], None]:
-    """Without the op of that number."""
-    def fault(m: Module) -> None:
-        all_of(m, cls)[index].erase()
-    return fault
-
-
 def change(cls: type[Op], index: int, **attributes: int) -> Callable[[Module], None]:
     def fault(m: Module) -> None:
         for name, value in attributes.items():

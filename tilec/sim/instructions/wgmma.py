@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,7 @@ def wgmma(decoder: Decoder, instr: Instr) -> Code:
         if instr.mods[0] == "commit_group":
             step = products.commit
         elif instr.mods[0] == "wait_group":
-            newest = instr.operands[0].value
-            step = lambda mask: products.wait(mask, newest)  # noqa: E731
+            step = partial(products.wait, newest=instr.operands[0].value)
         return decoder.synced(decoder.constant(0xFFFFFFFF, np.uint32), step)
     return _multiply(decoder, instr)
 
