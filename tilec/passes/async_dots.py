@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilec.ir import ops
-from tilec.ir.core import Builder, Module, Op, Value
-from tilec.ir.ops.gpu import allocation
-from tilec.ir.types import MemDesc
+from tilec.ir.core import Block, Builder, Module, Op, Value
+from tilec.ir.types import Tensor, i1, layout_of
 from tilec.passes.base import Pass
+from tilec.passes.fold import constant, make_constant
+from tilec.passes.operands import Operands, just_after
 
 
 class AsyncDots(Pass):
@@ -21,8 +22,14 @@ class AsyncDots(Pass):
     def run(self, module: Module) -> None:
         for func in module.funcs:
             dots = [op for op in func.walk() if isinstance(op, ops.Dot) and _by_wgmma(op)]
+            places = Operands(func, module.attributes.get("target"))
+            blocks = dict.fromkeys(op.parent for op in dots)
             for op in dots:
-                _begin(op, sum(x.parent is op.parent for x in dots) == 1)
+                _begin(op, sum(x.parent is op.parent for x in dots) == 1, places)
+            places.read()
+            for block in blocks:
+                assert block is not None
+                _delay(block)
 
 
 def _by_wgmma(op: ops.Dot) -> bool:
@@ -30,12 +37,13 @@ def _by_wgmma(op: ops.Dot) -> bool:
     return getattr(layout, "version", 0) == 3
 
 
-def _begin(dot: ops.Dot, alone: bool) -> None:
+def _begin(dot: ops.Dot, alone: bool, places: Operands) -> None:
     here = Builder(before=dot, loc=dot.loc)
-    a, b = _buffer(dot.a, here), _buffer(dot.b, here)
+    a, b = (places.of(v, dot, here) for v in (dot.a, dot.b))
     # Of the buffers that this iteration reads, none is filled before the next one's products.
-    sums = alone and _only_sums(dot) and all(map(_staged, (a, b)))
-    begun = here.emit(ops.Wgmma(a, b, dot.c))
+    sums = alone and _only_sums(dot) and all(map(places.keeps, (a, b)))
+    fresh = [make_constant(here, False, i1)] if repr(constant(dot.c)) in ("0.0", "0") else []
+    begun = here.emit(ops.Wgmma(a, b, _accumulator(dot), *fresh))
     begun.name = dot.result.name
     waited = here.emit(ops.WgmmaWait([begun], types=[begun.type], pending=int(sums)))
     loop, index = dot.parent and dot.parent.parent_op, -1
@@ -53,9 +61,40 @@ def _begin(dot: ops.Dot, alone: bool) -> None:
     _sweep(reads)
 
 
-def _staged(buffer: Value) -> bool:
-    t = allocation(buffer).result.type
-    return isinstance(t, MemDesc) and t.stages > 1
+def _accumulator(dot: ops.Dot) -> Value:
+    """What a dot adds to, in the layout that names its instruction; it may be in an equal one."""
+    c, t = dot.c, dot.result.type
+    if layout_of(c.type) == layout_of(t):
+        return c
+    return just_after(c).emit(ops.ConvertLayout(c, types=[t]))
+
+
+def _delay(block: Block) -> None:
+    """Wait for the products that begin one after another when the last one has begun, just before
+    something looks at one, or gives their buffers away."""
+    held: list[ops.WgmmaWait] = []
+    for op in block:
+        if isinstance(op, ops.WgmmaWait) and isinstance(op.prev, ops.Wgmma) and not op.pending:
+            held.append(op)
+        elif held and not _passes(op, held):
+            _wait_before(op, held)
+            held = []
+
+
+def _passes(op: Op, held: Sequence[ops.WgmmaWait]) -> bool:
+    """Whether an op may run while products are under way."""
+    looks = any(v.op in held for x in op.walk() for v in x.operands)
+    tiles = any(isinstance(v.type, Tensor) for v in (*op.operands, *op.results))
+    brings = isinstance(op, (ops.Wgmma, ops.MbarrierWait, ops.Elect))
+    return not looks and (brings or op.pure and not tiles and not op.regions)
+
+
+def _wait_before(op: Op, held: Sequence[ops.WgmmaWait]) -> None:
+    values = [v for wait in held for v in wait.values]
+    made = ops.WgmmaWait(values, types=[v.type for v in values])
+    Builder(before=op, loc=held[0].loc).insert(made)
+    for wait, result in zip(held, made.results, strict=True):
+        wait.replace_by([result])
 
 
 def _only_sums(dot: ops.Dot) -> bool:
@@ -67,24 +106,11 @@ def _only_sums(dot: ops.Dot) -> bool:
     return list(dot.result.uses) == [(end, dot.c.index - 1)] and len(dot.c.uses) == 1
 
 
-def _buffer(value: Value, here: Builder) -> Value:
-    """The buffer, or the view of one, that an operand of a dot was read from."""
-    op = value.op
-    if isinstance(op, ops.ConvertLayout):
-        return _buffer(op.x, here)
-    if isinstance(op, ops.Trans):
-        return here.emit(ops.MemdescTrans(_buffer(op.x, here), order=op.order))
-    if not isinstance(op, ops.SharedLoad):
-        assert value.op is not None
-        raise value.op.fail("wgmma reads this operand from shared memory, where it does not lie")
-    return op.buffer
-
-
 def _sweep(reads: Sequence[Op | None]) -> None:
     """Remove reads that nobody uses any more, with what they were read through."""
     for op in reads:
         if op is not None and op.parent is not None and not any(r.uses for r in op.results):
             sources = [v.op for v in op.operands]
-            if isinstance(op, (ops.SharedLoad, ops.Trans, ops.ConvertLayout)):
+            if isinstance(op, (ops.SharedLoad, ops.Trans, ops.ConvertLayout, ops.DescriptorLoad)):
                 op.erase()
                 _sweep(sources)

@@ -13,6 +13,7 @@ from tilec.ir.origins import uses_in_block
 from tilec.ir.remarks import remark
 from tilec.passes.ahead import Rules
 from tilec.passes.base import Pass
+from tilec.passes.chain import chain_stages
 from tilec.passes.expand import ahead_sources
 
 
@@ -81,8 +82,12 @@ class _Scheduler:
                 remark(op, "pipeline", "this load is not pipelined: TMA fills its loop's buffers")
         if reason:
             remark(self.loop, "pipeline", f"not pipelined: {reason}")
-        else:
-            remark(self.loop, "pipeline", f"pipelined with {stages} stages", stages=stages)
+            return
+        alone = "it has one stage" if stages < 2 else \
+            self.rules.of_loop(stages + 1) or chain_stages(self.loop, loads, stages)
+        remark(self.loop, "pipeline", f"pipelined with {stages} stages" + (
+            "" if alone else "; first dots begin beside the second ones of the round before"),
+            stages=stages)
 
     def assign(self, load: ops.Load) -> int:
         """Give a load, and those that it needs before, the earliest stages; its stage."""
