@@ -1,5 +1,6 @@
 """Products of plain `tl` with descriptors (example 09) and the hand-written Hopper kernels of
 tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s, and ratios. Needs an H200 and torch.
+Then what benchmarks.long_rows measures, into a file of its own.
 
 Every contender is checked against torch in float32 on a poisoned output first. Products of 4096 and
 below are replayed from a CUDA graph; larger ones and attention come in bursts.
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tilec
-from benchmarks import common
+from benchmarks import common, long_rows
 from benchmarks.matmul import TRITON_ATTENTION, TRITON_MATMUL, near
 from benchmarks.memory_bound import Case, triton_kernels
 
@@ -152,6 +153,9 @@ def main() -> None:
         if flags.only in f"{make.__name__} {'x'.join(map(str, shape))}":
             rows.append(measured(torch, make(torch, *shape)))
             print(rows[-1], flush=True)
+    long_rows.measure(torch, flags)
+    if not rows:
+        return
     header = ["case", *OURS, *PEERS, *(f"{mine} / {p}" for mine in OURS for p in PEERS)]
     body = ("TFLOP/s, inputs N(0,1), contenders interleaved in random order, medians of "
             f"{REPS}: {CALLS} calls in a CUDA graph for products up to 4096, else bursts of "

@@ -38,6 +38,8 @@ EXPECTED = {
     "07_attention": (2, ["causal, 2 x 150 x 32", "full, 2 x 150 x 32"]),
     "08_batched_matmul": (2, ["3 products of 50 x 70 x 40", "4 products of different shapes"]),
     "09_descriptor_matmul": (2, ["100 x 160 x 80 bfloat16"]),
+    "13_long_rows": (22, ["softmax, 6 x 32768 bfloat16", "gradient, 9 x 781 float16",
+                          "cross-entropy with gradient, 3 x 20000 float32"]),
 }
 # Levels below tile reorder reductions and use the hardware's formulas for exp and division.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
@@ -107,6 +109,9 @@ def small(module, name):
     elif name == "09_descriptor_matmul":
         a, b, c = (np.ones(s, np.float16) for s in ((20, 24), (24, 16), (20, 16)))
         module.matmul(a, b, c, block=(16, 16, 16), num_warps=1)
+    elif name == "13_long_rows":
+        module.check_kernels(3, 781, "float16", 2e-3)
+        module.check_kernels(2, 1000, "bfloat16", 2e-2, how=(2, 1, 0))  # in blocks
     else:
         raise AssertionError(f"no small run of {name}")
 
