@@ -153,14 +153,14 @@ def main() -> None:
         if flags.only in f"{make.__name__} {'x'.join(map(str, shape))}":
             rows.append(measured(torch, make(torch, *shape)))
             print(rows[-1], flush=True)
-    long_rows.measure(torch, flags)
-    if not rows:
-        return
     header = ["case", *OURS, *PEERS, *(f"{mine} / {p}" for mine in OURS for p in PEERS)]
     body = ("TFLOP/s, inputs N(0,1), contenders interleaved in random order, medians of "
             f"{REPS}: {CALLS} calls in a CUDA graph for products up to 4096, else bursts of "
             f"{CALLS}. tilec is compiled by nvJitLink alone.\n\n" + common.table(header, rows))
-    common.report("hopper", "Hopper kernels, of plain tl and at the gpu level", body, flags.output)
+    if rows:
+        common.report("hopper", "Hopper kernels, of plain tl and at the gpu level", body,
+                      flags.output)
+    long_rows.measure(torch, flags)
 
 
 if __name__ == "__main__":

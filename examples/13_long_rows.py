@@ -1,13 +1,15 @@
-"""Softmax, RMS norm and cross-entropy of rows as long as a vocabulary, near the speed of a copy.
+"""Softmax, RMS norm and cross-entropy of rows as long as a vocabulary, at the speed of a copy.
 
-A program takes a row and reads it twice, the second time out of the cache, where memory serves the
-other programs meanwhile. Little is held in registers (a row of 64 KiB in 32 registers a thread), so
-that a multiprocessor has two such rows in flight: while one is reduced, the other comes in. A block
-of a row is a tile of two dimensions, whose columns each lie in one thread: reducing them moves
-nothing, and threads meet once a row. Longer rows go by in blocks, and backwards the second time,
-what is still in the cache first.
+A program takes a row and reads it twice, the second time out of the cache, while memory serves
+other programs. That needs few registers (64 in each of 512 threads for a row of 64 KiB), so that
+two such programs fit a multiprocessor: while one reduces its row, the other's comes in. What is
+read first is to stay in the cache, what is read again may go.
 
-As in torch, a row of -inf gives NaN.
+A block of a row is a tile of two dimensions, PER x WIDTH, of which a thread holds whole columns.
+To reduce it along these moves nothing, and the threads meet once a row. Longer rows go by in
+several blocks, and the second time backwards, what is in the cache first.
+
+A row of -inf gives NaN, as in torch.
 """
 
 from __future__ import annotations
@@ -50,6 +52,9 @@ def row_of(ptr, STRIDES: tl.constexpr):
 def load(row, start, fill, N: tl.constexpr, X: tl.constexpr, PER: tl.constexpr,
          WIDTH: tl.constexpr, POLICY: tl.constexpr):
     """A block of a row as float32, with `fill` after the row's end."""
+    element: tl.constexpr = row.dtype.element_ty
+    tl.static_assert(element.is_floating() and element.primitive_bitwidth <= 32,
+                     "rows of float16, bfloat16 or float32 are expected")
     cols, at = columns(start, X, PER, WIDTH)
     if N % (PER * WIDTH) == 0:
         x = tl.load(row + at, eviction_policy=POLICY)

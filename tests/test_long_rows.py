@@ -59,3 +59,10 @@ def test_a_label_that_is_no_column_is_reported():
     x = np.zeros((2, 100), np.float32)
     with pytest.raises(TilecError, match="label out of range"):
         entropy(x, [5, 100])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int16])
+def test_types_that_would_lose_values_are_refused(dtype):
+    x = np.zeros((2, 100), dtype)
+    with pytest.raises(TilecError, match="rows of float16, bfloat16 or float32 are expected"):
+        example.softmax(x, np.empty_like(x))
