@@ -54,11 +54,21 @@ def prose(text: str) -> str:
 
 
 def memory_bound(result: Result) -> str:
-    """GB/s beside a copy and each peer at its best, and a sentence on the rows where one is
-    faster."""
-    intro = prose(f"**Memory-bound kernels**: tilec's useful traffic, over that of a device copy "
-                  f"and of each peer at its best of all variants and options (more is better). "
-                  f"{result}.")
+    """GB/s beside a copy and each peer at its best."""
+    return _traffic(result, "**Memory-bound kernels**: tilec's useful traffic, over that of a "
+                    "device copy and of each peer at its best of all variants and options (more "
+                    "is better).")
+
+
+def long_rows(result: Result) -> str:
+    """The same for example 13."""
+    return _traffic(result, "**Long rows** (example 13): the same, over a copy of the same bytes. "
+                    "The loss alone only reads: there the copy is a kernel that only reads, too.")
+
+
+def _traffic(result: Result, what: str) -> str:
+    """A paragraph, the table, and a sentence on the rows where a peer is faster."""
+    intro = prose(f"{what} {result}.")
     rows = [[row["kernel"], _ours(row), row["tilec / copy"],
              *(_ratio(row, peer) for peer in PEERS)] for row in result.rows]
     head = ["kernel", "GB/s", "/ copy", *(f"/ {peer}" for peer in PEERS)]
@@ -148,8 +158,8 @@ def section(folder: Path = RESULTS) -> str:
     """The text of the section."""
     parts = ["Each table is of one run, with the peers measured beside tilec in it. `make bench` "
              "measures and\n`python -m benchmarks.figures` writes this section.\n"]
-    for name, show in (("memory_bound", memory_bound), ("matmul", matmul), ("hopper", hopper),
-                       ("launch", launch),
+    for name, show in (("memory_bound", memory_bound), ("long_rows", long_rows),
+                       ("matmul", matmul), ("hopper", hopper), ("launch", launch),
                        ("compile_time", compile_time), ("interpreter", interpreter)):
         result = newest(name, folder)
         if result is not None:

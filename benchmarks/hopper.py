@@ -1,5 +1,6 @@
 """Kernels of plain `tl` with descriptors (examples 09 and 11) and the hand-written Hopper kernels
 of tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s, and ratios. Needs an H200 and torch.
+Then what benchmarks.long_rows measures, into a file of its own.
 
 Every contender is checked against torch in float32 on a poisoned output first. Products of 4096 and
 below are replayed from a CUDA graph; larger ones and attention come in bursts.
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tilec
-from benchmarks import common
+from benchmarks import common, long_rows
 from benchmarks.matmul import TRITON_ATTENTION, TRITON_MATMUL, near
 from benchmarks.memory_bound import Case, triton_kernels
 
@@ -169,7 +170,10 @@ def main() -> None:
     body = ("TFLOP/s, inputs N(0,1), contenders interleaved in random order, medians of "
             f"{REPS}: {CALLS} calls in a CUDA graph for products up to 4096, else bursts of "
             f"{CALLS}. tilec is compiled by nvJitLink alone.\n\n" + common.table(header, rows))
-    common.report("hopper", "Hopper kernels, of plain tl and at the gpu level", body, flags.output)
+    if rows:
+        common.report("hopper", "Hopper kernels, of plain tl and at the gpu level", body,
+                      flags.output)
+    long_rows.measure(torch, flags)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import argparse
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,11 +107,11 @@ def named(warps: int, maxnreg: int) -> str:
     return f"{warps} warps" + (f", {maxnreg} registers" if maxnreg else "")
 
 
-def close_to(torch: Any, expected: Any) -> Callable[[Any], bool]:
+def close_to(torch: Any, expected: Any, relative: float = 2.0**-7) -> Callable[[Any], bool]:
     """Whether bf16 values are the rounded `expected`, give or take one rounding."""
     def verify(got: Any) -> bool:
         error = (got.float() - expected).abs()
-        return bool((error <= expected.abs() * 2.0**-7 + 1e-6).all())  # NaN compares false
+        return bool((error <= expected.abs() * relative + 1e-6).all())  # NaN compares false
     return verify
 
 
@@ -256,10 +256,10 @@ def best_options(torch: Any, case: Case, notes: list[str]) -> dict[str, tuple[st
     return chosen
 
 
-def row_of(case: Case, seconds: dict[str, float], chosen: dict[str, tuple[str, Launch]]
-           ) -> list[str]:
-    """One line of the table."""
-    copy = COPY_BYTES * 2 / seconds["copy"] / 1e9
+def row_of(case: Case, seconds: dict[str, float], chosen: dict[str, tuple[str, Launch]],
+           peers: Sequence[str] = PEERS, copied: int = 2 * COPY_BYTES) -> list[str]:
+    """One line of the table. copied: how many bytes the contender "copy" reads and writes."""
+    copy = copied / seconds["copy"] / 1e9
     rate = {f: case.traffic / t / 1e9 for f, t in seconds.items() if f != "copy"}
 
     def shown(family: str) -> str:
@@ -271,8 +271,8 @@ def row_of(case: Case, seconds: dict[str, float], chosen: dict[str, tuple[str, L
     def ratio(over: float) -> str:
         return f"{rate['tilec'] / over:.3f}" if "tilec" in rate and over else ""
 
-    peers = max((rate[p] for p in PEERS if p in rate), default=0)
-    return [case.name, f"{copy:.0f}", *(shown(p) for p in PEERS), shown("tilec"), ratio(peers),
+    best = max((rate[p] for p in peers if p in rate), default=0)
+    return [case.name, f"{copy:.0f}", *(shown(p) for p in peers), shown("tilec"), ratio(best),
             ratio(rate.get("Triton", 0)), ratio(copy)]
 
 

@@ -73,6 +73,75 @@ def online_softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, n_cols, BLOCK: t
 
 
 @triton.jit
+def merge(top, total, other_top, other_total):
+    e = tl.exp(-tl.abs(top - other_top))
+    return (tl.maximum(top, other_top),
+            tl.where(top > other_top, total + other_total * e, total * e + other_total))
+
+
+@triton.jit
+def load_block(row_ptr, start, N: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr,
+               POLICY: tl.constexpr):
+    cols = start + tl.arange(0, PER)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    if N % (PER * WIDTH) == 0:
+        x = tl.load(row_ptr + cols, eviction_policy=POLICY)
+    else:
+        x = tl.load(row_ptr + cols, mask=cols < N, other=float("-inf"),
+                    eviction_policy=POLICY)
+    return x.to(tl.float32), cols
+
+
+@triton.jit
+def row_statistics(row_ptr, N: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr):
+    x, _ = load_block(row_ptr, 0, N, PER, WIDTH, "evict_last")
+    top = tl.maximum(tl.max(x, 0), LOWEST)
+    total = tl.sum(tl.exp(x - top[None, :]), 0)
+    for start in range(PER * WIDTH, N, PER * WIDTH):
+        x, _ = load_block(row_ptr, start, N, PER, WIDTH, "evict_last")
+        new = tl.maximum(top, tl.max(x, 0))
+        total = total * tl.exp(top - new) + tl.sum(tl.exp(x - new[None, :]), 0)
+        top = new
+    return tl.reduce((top, total), 0, merge)
+
+
+@triton.jit
+def write_exponentials(x_row, out_row, top, factor, N: tl.constexpr, PER: tl.constexpr,
+                       WIDTH: tl.constexpr):
+    BLOCK: tl.constexpr = PER * WIDTH
+    for back in range(0, N, BLOCK):
+        x, cols = load_block(x_row, (N - 1) // BLOCK * BLOCK - back, N, PER, WIDTH, "evict_first")
+        if N % BLOCK == 0:
+            tl.store(out_row + cols, tl.exp(x - top) * factor)
+        else:
+            tl.store(out_row + cols, tl.exp(x - top) * factor, mask=cols < N)
+
+
+@triton.jit
+def long_softmax_kernel(x_ptr, out_ptr, N: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * N
+    top, total = row_statistics(x_ptr + row, N, PER, WIDTH)
+    tl.debug_barrier()
+    write_exponentials(x_ptr + row, out_ptr + row, top, 1.0 / total, N, PER, WIDTH)
+
+
+@triton.jit
+def cross_entropy_kernel(x_ptr, label_ptr, loss_ptr, dx_ptr, scale, N: tl.constexpr,
+                         GRAD: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr):
+    """Every row counts."""
+    row = tl.program_id(0).to(tl.int64) * N
+    label = tl.load(label_ptr + tl.program_id(0))
+    picked = tl.load(x_ptr + row + label).to(tl.float32)
+    top, total = row_statistics(x_ptr + row, N, PER, WIDTH)
+    tl.store(loss_ptr + tl.program_id(0), tl.log(total) + (top - picked))
+    if GRAD:
+        factor = scale / total
+        tl.debug_barrier()
+        write_exponentials(x_ptr + row, dx_ptr + row, top, factor, N, PER, WIDTH)
+        tl.debug_barrier()
+        tl.store(dx_ptr + row + label, tl.exp(picked - top) * factor - scale)
+
+
+@triton.jit
 def layer_norm_kernel(x_ptr, w_ptr, b_ptr, out_ptr, mean_ptr, rstd_ptr, n_cols, eps,
                       BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)

@@ -32,12 +32,6 @@ def matmul_kernel(a, b, c, GROUP: tl.constexpr):
         c.store([i, j], acc)
 
 
-def programs() -> int:
-    """One a multiprocessor."""
-    torch = support.torch_gpu()
-    return 4 if torch is None else torch.cuda.get_device_properties(0).multi_processor_count
-
-
 def matmul(a: Any, b: Any, c: Any, block: tuple[int, int, int] = (128, 128, 64),
            num_warps: int = 8, num_stages: int = 3) -> Any:
     """c = a @ b for a (M, K), b (K, N), their rows contiguous; returns the kernel."""
@@ -45,8 +39,9 @@ def matmul(a: Any, b: Any, c: Any, block: tuple[int, int, int] = (128, 128, 64),
     tiles = tilec.cdiv(c.shape[0], bm) * tilec.cdiv(c.shape[1], bn)
     described = [tilec.TensorDescriptor.from_tensor(x, shape)
                  for x, shape in ((a, (bm, bk)), (b, (bk, bn)), (c, (bm, bn)))]
-    return matmul_kernel[(min(programs(), tiles),)](*described, GROUP=8, num_warps=num_warps,
-                                                    num_stages=num_stages)
+    programs = min(support.multiprocessors(), tiles)
+    return matmul_kernel[(programs,)](*described, GROUP=8, num_warps=num_warps,
+                                      num_stages=num_stages)
 
 
 def main(m: int = 100, n: int = 160, k: int = 80) -> None:

@@ -24,6 +24,12 @@ def torch_gpu() -> Any:
     return torch if torch.cuda.is_available() else None
 
 
+def multiprocessors() -> int:
+    """Of the GPU, for kernels with a program on each; a few where there is none."""
+    torch = torch_gpu()
+    return 4 if torch is None else torch.cuda.get_device_properties(0).multi_processor_count
+
+
 def array(values: np.ndarray, dtype: str) -> Any:
     """`values` as a `dtype` array where the kernels run: a torch tensor on the GPU, or numpy."""
     torch = torch_gpu()

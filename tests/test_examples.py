@@ -39,6 +39,8 @@ EXPECTED = {
     "08_batched_matmul": (2, ["3 products of 50 x 70 x 40", "4 products of different shapes"]),
     "09_descriptor_matmul": (2, ["100 x 160 x 80 bfloat16"]),
     "11_descriptor_attention": (2, ["causal, 4 x 150 x 64", "full, 4 x 150 x 64"]),
+    "13_long_rows": (22, ["softmax, 6 x 32768 bfloat16", "gradient, 9 x 781 float16",
+                          "cross-entropy with gradient, 3 x 20000 float32"]),
 }
 # Levels below tile reorder reductions and use the hardware's formulas for exp and division.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
@@ -112,6 +114,9 @@ def small(module, name):
         q, k, v, out = (module.support.normal(i, heads, 40, 16).astype(np.float16)
                         for i, heads in enumerate((2, 1, 1, 2)))
         module.attention(q, k, v, out, True, (16, 16), num_warps=1)
+    elif name == "13_long_rows":
+        module.check_kernels(3, 781, "float16", 2e-3)
+        module.check_kernels(2, 1000, "bfloat16", 2e-2, how=(2, 1, 0))  # in blocks
     else:
         raise AssertionError(f"no small run of {name}")
 

@@ -25,6 +25,8 @@ INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.
 WIDTH, HALF, SINGLE = 4096, np.zeros(64, ml_dtypes.bfloat16), np.zeros(64, np.float32)
 # Kernel -> arguments, constexprs and options. Of benchmarks/: the shapes that count.
 EVEN = {"BLOCK": WIDTH, "EVEN": True, "RELOAD": False, "num_warps": 8}
+LONG = {"N": 32768, "X": (32768, 1), "OUT": (32768, 1), "PER": 8, "WIDTH": 4096, "num_warps": 16,
+        "maxnreg": 64}
 CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
     "add": ("01_vector_add", "add_kernel", (SINGLE, SINGLE, SINGLE, 1 << 20), {"BLOCK": 1024}),
     "softmax": ("02_fused_softmax", "softmax_kernel", (HALF, HALF, WIDTH, WIDTH, WIDTH), EVEN),
@@ -37,6 +39,10 @@ CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
                   (HALF, HALF, HALF, HALF, WIDTH, 128, WIDTH * 128, 0.1),
                   {"BM": 64, "BN": 64, "D": 128, "CAUSAL": True, "num_warps": 4,
                    "num_stages": 2}),
+    "long softmax": ("13_long_rows", "softmax_kernel", (HALF, HALF), LONG),
+    "cross-entropy": ("13_long_rows", "cross_entropy_kernel",
+                      (HALF, np.zeros(64, np.int64), SINGLE, HALF, 1.0),
+                      {**LONG, "IGNORE": -100, "GRAD": True}),
     "descriptors": ("09_descriptor_matmul", "matmul_kernel",
                     tuple(TensorDescriptor(HALF, (WIDTH, WIDTH), (WIDTH, 1), block)
                           for block in ((128, 64), (64, 256), (128, 256))),

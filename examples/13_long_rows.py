@@ -1,0 +1,279 @@
+"""Softmax, RMS norm and cross-entropy of rows as long as a vocabulary, at the speed of a copy.
+
+A program takes a row and reads it twice, the second time out of the cache, while memory serves
+other programs. That needs few registers (64 in each of 512 threads for a row of 64 KiB), so that
+two such programs fit a multiprocessor: while one reduces its row, the other's comes in. What is
+read first is to stay in the cache, what is read again may go.
+
+A block of a row is a tile of two dimensions, PER x WIDTH, of which a thread holds whole columns.
+To reduce it along these moves nothing, and the threads meet once a row. Longer rows go by in
+several blocks, and the second time backwards, what is in the cache first.
+
+A row of -inf gives NaN, as in torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import support
+
+import tilec
+import tilec.language as tl
+
+NEG_INF = tl.constexpr(float("-inf"))
+LOWEST = tl.constexpr(-3.4028234663852886e38)  # the lowest finite float32
+IGNORE = -100  # the label of a row that does not count
+
+# Most warps of a program, how many accesses of 16 bytes a thread makes at a time, and the most
+# registers that it may take: of rows up to 64 KiB, and of longer ones.
+How = tuple[int, int, int]
+WHOLE, BLOCKS = (16, 8, 64), (32, 4, 64)
+
+# Constexprs below. N: columns of a row. X, OUT: strides of rows and of columns, in elements.
+# PER, WIDTH: a block's shape.
+
+
+@tilec.jit
+def columns(start, STRIDES: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr):
+    """The numbers of a block's columns, and their places in a row."""
+    cols = start + tl.arange(0, PER)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    return cols, cols.to(tl.int64) * STRIDES[1]
+
+
+@tilec.jit
+def row_of(ptr, STRIDES: tl.constexpr):
+    """Where this program's row begins."""
+    return ptr + tl.program_id(0).to(tl.int64) * STRIDES[0]
+
+
+@tilec.jit
+def load(row, start, fill, N: tl.constexpr, X: tl.constexpr, PER: tl.constexpr,
+         WIDTH: tl.constexpr, POLICY: tl.constexpr):
+    """A block of a row as float32, with `fill` after the row's end."""
+    element: tl.constexpr = row.dtype.element_ty
+    tl.static_assert(element.is_floating() and element.primitive_bitwidth <= 32,
+                     "rows of float16, bfloat16 or float32 are expected")
+    cols, at = columns(start, X, PER, WIDTH)
+    if N % (PER * WIDTH) == 0:
+        x = tl.load(row + at, eviction_policy=POLICY)
+    else:
+        x = tl.load(row + at, mask=cols < N, other=fill, eviction_policy=POLICY)
+    return x.to(tl.float32)
+
+
+@tilec.jit
+def store(row, start, value, N: tl.constexpr, OUT: tl.constexpr, PER: tl.constexpr,
+          WIDTH: tl.constexpr):
+    cols, at = columns(start, OUT, PER, WIDTH)
+    if N % (PER * WIDTH) == 0:
+        tl.store(row + at, value)
+    else:
+        tl.store(row + at, value, mask=cols < N)
+
+
+@tilec.jit
+def merge(top, total, other_top, other_total):
+    """Maxima of two parts of a row, and sums of exp(x - maximum), of both parts together."""
+    # Of the factors exp(top - new) and exp(other_top - new), one is 1: one exp is enough.
+    e = tl.exp(-tl.abs(top - other_top))
+    return (tl.maximum(top, other_top),
+            tl.where(top > other_top, total + other_total * e, total * e + other_total))
+
+
+@tilec.jit
+def statistics(row, N: tl.constexpr, X: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr):
+    """A row's maximum, and the sum of exp(x - maximum)."""
+    x = load(row, 0, NEG_INF, N, X, PER, WIDTH, "evict_last")
+    # Not -inf, where nothing else was seen yet: -inf - -inf would be NaN.
+    top = tl.maximum(tl.max(x, 0), LOWEST)
+    total = tl.sum(tl.exp(x - top[None, :]), 0)
+    for start in range(PER * WIDTH, N, PER * WIDTH):
+        x = load(row, start, NEG_INF, N, X, PER, WIDTH, "evict_last")
+        new = tl.maximum(top, tl.max(x, 0))
+        total = total * tl.exp(top - new) + tl.sum(tl.exp(x - new[None, :]), 0)
+        top = new
+    return tl.reduce((top, total), 0, merge)
+
+
+@tilec.jit
+def softmax_kernel(x_ptr, out_ptr, N: tl.constexpr, X: tl.constexpr, OUT: tl.constexpr,
+                   PER: tl.constexpr, WIDTH: tl.constexpr):
+    BLOCK: tl.constexpr = PER * WIDTH
+    x_row, out_row = row_of(x_ptr, X), row_of(out_ptr, OUT)
+    top, total = statistics(x_row, N, X, PER, WIDTH)
+    scale = 1.0 / total
+    tl.debug_barrier()  # the loads below are not to be merged with those above
+    for back in range(0, N, BLOCK):
+        start = (N - 1) // BLOCK * BLOCK - back
+        x = load(x_row, start, NEG_INF, N, X, PER, WIDTH, "evict_first")
+        store(out_row, start, tl.exp(x - top) * scale, N, OUT, PER, WIDTH)
+
+
+@tilec.jit
+def rms_norm_kernel(x_ptr, w_ptr, out_ptr, eps, N: tl.constexpr, X: tl.constexpr,
+                    OUT: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr):
+    BLOCK: tl.constexpr = PER * WIDTH
+    x_row, out_row = row_of(x_ptr, X), row_of(out_ptr, OUT)
+    squares = tl.zeros((WIDTH,), tl.float32)
+    for start in range(0, N, BLOCK):
+        x = load(x_row, start, 0.0, N, X, PER, WIDTH, "evict_last")
+        squares += tl.sum(x * x, 0)
+    rstd = tl.rsqrt(tl.sum(squares, 0) / N + eps)
+    tl.debug_barrier()
+    for back in range(0, N, BLOCK):
+        start = (N - 1) // BLOCK * BLOCK - back
+        x = load(x_row, start, 0.0, N, X, PER, WIDTH, "evict_first")
+        w = load(w_ptr, start, 0.0, N, (0, 1), PER, WIDTH, "evict_last")
+        store(out_row, start, x * rstd * w, N, OUT, PER, WIDTH)
+
+
+@tilec.jit
+def cross_entropy_kernel(x_ptr, label_ptr, loss_ptr, dx_ptr, scale, N: tl.constexpr,
+                         X: tl.constexpr, OUT: tl.constexpr, IGNORE: tl.constexpr,
+                         GRAD: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr):
+    """Without GRAD only the loss is stored."""
+    BLOCK: tl.constexpr = PER * WIDTH
+    x_row = row_of(x_ptr, X)
+    label = tl.load(label_ptr + tl.program_id(0))
+    counts = label != IGNORE
+    tl.device_assert((label >= 0) & (label < N) | (label == IGNORE), "label out of range")
+    picked = tl.load(x_row + label * X[1], mask=counts, other=0.0).to(tl.float32)
+    top, total = statistics(x_row, N, X, PER, WIDTH)
+    loss = tl.log(total) + (top - picked)
+    tl.store(loss_ptr + tl.program_id(0), tl.where(counts, loss, 0.0))
+    if GRAD:
+        dx_row = row_of(dx_ptr, OUT)
+        factor = tl.where(counts, scale / total, 0.0)
+        tl.debug_barrier()  # dx may lie where x does: all threads have `picked` now
+        for back in range(0, N, BLOCK):
+            start = (N - 1) // BLOCK * BLOCK - back
+            x = load(x_row, start, NEG_INF, N, X, PER, WIDTH, "evict_first")
+            store(dx_row, start, tl.exp(x - top) * factor, N, OUT, PER, WIDTH)
+        # Once more for one column costs less than a comparison for each.
+        tl.store(dx_row + label * OUT[1], tl.exp(picked - top) * factor - scale, mask=counts)
+
+
+# -- launches -----------------------------------------------------------------------------------
+
+def strides(x: Any) -> tuple[int, int]:
+    """Of rows and of columns, in elements."""
+    if isinstance(x, np.ndarray):
+        return x.strides[0] // x.itemsize, x.strides[1] // x.itemsize
+    return x.stride(0), x.stride(1)
+
+
+def options(x: Any, out: Any, how: How | None) -> dict[str, Any]:
+    """Constexprs and options that all kernels here take."""
+    lanes, cols = 16 // x.itemsize, x.shape[1]
+    if how is None:
+        how = WHOLE if cols <= 32 * lanes * WHOLE[0] * WHOLE[1] else BLOCKS
+    most, accesses, registers = how
+    block = min(tilec.next_power_of_2(cols), 32 * lanes * most * accesses)
+    warps = max(1, block // (32 * lanes * accesses))
+    width = min(block, 32 * lanes * warps)
+    return {"N": cols, "X": strides(x), "OUT": strides(out), "PER": block // width, "WIDTH": width,
+            "num_warps": warps, "maxnreg": registers}
+
+
+def softmax(x: Any, out: Any, how: How | None = None) -> Any:
+    """out = softmax of each row of x; returns the kernel.
+
+    x, out: (rows, columns) of float16, bfloat16 or float32, with any strides; out may be x.
+    """
+    return softmax_kernel[(x.shape[0],)](x, out, **options(x, out, how))
+
+
+def rms_norm(x: Any, w: Any, out: Any, eps: float = 1e-6, how: How | None = None) -> Any:
+    """out = x / sqrt(mean(x * x) + eps) * w for each row of x; w: (columns,), contiguous; the rest
+    as for `softmax`."""
+    return rms_norm_kernel[(x.shape[0],)](x, w, out, eps, **options(x, out, how))
+
+
+def cross_entropy(x: Any, label: Any, loss: Any, dx: Any = None, scale: float = 1.0,
+                  how: How | None = None) -> Any:
+    """loss[i] = log(sum(exp(x[i]))) - x[i, label[i]], and dx = scale * the gradient of their sum.
+
+    x, dx: as x and out of `softmax`; without dx there is no gradient. label: (rows,) integers, of
+    which IGNORE gives no loss and no gradient; loss: (rows,) float32.
+    """
+    out = x if dx is None else dx
+    return cross_entropy_kernel[(x.shape[0],)](
+        x, label, loss, out, scale, IGNORE=IGNORE, GRAD=dx is not None, **options(x, out, how))
+
+
+# -- checks -------------------------------------------------------------------------------------
+
+def softmax_reference(x: np.ndarray) -> np.ndarray:
+    """Of each row, in float64."""
+    with np.errstate(invalid="ignore"):  # a row of -inf
+        e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def entropy_reference(p: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Loss and gradient for the probabilities p."""
+    counts, one = label != IGNORE, np.arange(p.shape[1]) == label[:, None]
+    loss = -np.log(p, where=one, out=np.zeros_like(p)).sum(1)
+    return loss, (p - one) * counts[:, None]
+
+
+def check_kernels(rows: int, cols: int, dtype: str, tolerance: float, pitch: int = 0,
+                  how: How | None = None) -> None:
+    """pitch: columns of the array that the rows are cut out of; as many as they have if 0."""
+    def cut(values: np.ndarray) -> Any:
+        return support.array(values, dtype)[:, :cols]
+
+    shape = rows, pitch or cols
+    x = cut(support.normal(cols, *shape) * 3)
+    w = support.array(support.normal(1, cols), dtype)
+    label = np.random.default_rng(rows).integers(0, cols, rows)
+    label[rows // 2] = IGNORE
+    where = support.array(label, "int64")
+    values = support.host(x)
+    p = softmax_reference(values)
+    expected, gradient = entropy_reference(p, label)
+    rstd = 1 / np.sqrt((values * values).mean(1, keepdims=True) + 1e-6)
+    what = f"{rows} x {cols} {dtype}, {support.place()}"
+
+    out, norm, dx = (cut(np.full(shape, np.nan)) for _ in range(3))
+    loss, alone = (support.poisoned(rows, "float32") for _ in range(2))
+    softmax(x, out, how)
+    rms_norm(x, w, norm, how=how)
+    cross_entropy(x, where, alone, how=how)
+    cross_entropy(x, where, loss, dx, 0.5, how)
+    # Values are small where rows are long, so the rows are scaled before they are checked.
+    most = p.max(1, keepdims=True)
+    support.check(f"softmax, {what}", support.host(out) / most, p / most, tolerance)
+    support.check(f"RMS norm, {what}", norm, values * rstd * support.host(w), tolerance)
+    for name, got in (("cross-entropy", alone), ("cross-entropy with gradient", loss)):
+        support.check(f"{name}, {what}", got, expected, 1e-5)
+    support.check(f"gradient, {what}", support.host(dx) / most, gradient / 2 / most, tolerance)
+    cross_entropy(x, where, loss, x, 0.5, how)  # in place
+    np.testing.assert_array_equal(support.host(x), support.host(dx))
+
+
+def check_edges() -> None:
+    """Rows of -inf in part or in whole, and rows that are the columns of an array."""
+    for cols in (300, 20000):
+        values = support.normal(0, 3, cols)
+        values[0, 7:] = -np.inf
+        values[1] = -np.inf
+        x, out = support.array(values.T, "float32").T, support.poisoned((cols, 3), "float32").T
+        softmax(x, out)
+        got, good = support.host(out), softmax_reference(support.host(x))
+        assert np.isnan(got[1]).all(), "a row of -inf"
+        support.check(f"softmax of rows with -inf, 3 x {cols}", got[::2], good[::2], 1e-6)
+
+
+def main() -> None:
+    check_kernels(7, 1000, "float32", 1e-5)
+    check_kernels(9, 781, "float16", 2e-3, pitch=800)
+    check_kernels(6, 32768, "bfloat16", 2e-2)
+    check_kernels(3, 20000, "float32", 1e-5)  # two blocks
+    check_edges()
+
+
+if __name__ == "__main__":
+    main()
