@@ -9,6 +9,7 @@ from tilec.ir.core import Builder, Module, Op, Value
 from tilec.ir.ops.gpu import allocation
 from tilec.ir.types import MemDesc
 from tilec.passes.base import Pass
+from tilec.passes.dot_buffers import a_in_registers, by_wgmma, only_sums, wgmma_buffer
 
 
 class AsyncDots(Pass):
@@ -20,21 +21,19 @@ class AsyncDots(Pass):
 
     def run(self, module: Module) -> None:
         for func in module.funcs:
-            dots = [op for op in func.walk() if isinstance(op, ops.Dot) and _by_wgmma(op)]
+            dots = [op for op in func.walk() if isinstance(op, ops.Dot) and by_wgmma(op)]
             for op in dots:
                 _begin(op, sum(x.parent is op.parent for x in dots) == 1)
 
 
-def _by_wgmma(op: ops.Dot) -> bool:
-    layout = getattr(op.result.type, "layout", None)
-    return getattr(layout, "version", 0) == 3
-
-
 def _begin(dot: ops.Dot, alone: bool) -> None:
     here = Builder(before=dot, loc=dot.loc)
-    a, b = _buffer(dot.a, here), _buffer(dot.b, here)
+    a = dot.a if a_in_registers(dot) else _buffer(dot.a, here)
+    b = _buffer(dot.b, here)
+    if any(isinstance(v.op, ops.AllocShared) for v in (a, b)):
+        here.insert(ops.FenceAsync())
     # Of the buffers that this iteration reads, none is filled before the next one's products.
-    sums = alone and _only_sums(dot) and all(map(_staged, (a, b)))
+    sums = alone and only_sums(dot) and all(map(_staged, (a, b)))
     begun = here.emit(ops.Wgmma(a, b, dot.c))
     begun.name = dot.result.name
     waited = here.emit(ops.WgmmaWait([begun], types=[begun.type], pending=int(sums)))
@@ -53,27 +52,23 @@ def _begin(dot: ops.Dot, alone: bool) -> None:
     _sweep(reads)
 
 
-def _staged(buffer: Value) -> bool:
-    t = allocation(buffer).result.type
+def _staged(operand: Value) -> bool:
+    t = allocation(operand).result.type if isinstance(operand.type, MemDesc) else None
     return isinstance(t, MemDesc) and t.stages > 1
 
 
-def _only_sums(dot: ops.Dot) -> bool:
-    """Whether the dot adds to a value that its loop carries, and nothing else there looks at it."""
-    loop = dot.parent.parent_op if dot.parent is not None else None
-    if not isinstance(loop, ops.For) or dot.c.owner is not loop.body:
-        return False
-    end = loop.body.terminator
-    return list(dot.result.uses) == [(end, dot.c.index - 1)] and len(dot.c.uses) == 1
-
-
 def _buffer(value: Value, here: Builder) -> Value:
-    """The buffer, or the view of one, that an operand of a dot was read from."""
+    """The buffer, or the view of one, that an operand of a dot was read from; a new one that it is
+    stored to, if it was loaded to registers."""
     op = value.op
     if isinstance(op, ops.ConvertLayout):
         return _buffer(op.x, here)
     if isinstance(op, ops.Trans):
         return here.emit(ops.MemdescTrans(_buffer(op.x, here), order=op.order))
+    if isinstance(op, ops.Load):
+        buffer = here.emit(ops.AllocShared(types=[wgmma_buffer(op)]))
+        here.insert(ops.SharedStore(buffer, op.result))
+        return buffer
     if not isinstance(op, ops.SharedLoad):
         assert value.op is not None
         raise value.op.fail("wgmma reads this operand from shared memory, where it does not lie")
