@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilec.ir import ops
+from tilec.ir.buffers import buffer_users
 from tilec.ir.core import Builder, Module, Op, Value
 from tilec.ir.ops.gpu import allocation
 from tilec.ir.types import MemDesc
 from tilec.passes.base import Pass
-from tilec.passes.dot_buffers import a_in_registers, by_wgmma, only_sums, wgmma_buffer
+from tilec.passes.dot_buffers import a_in_registers, by_wgmma, stays_in_flight, wgmma_buffer
 
 
 class AsyncDots(Pass):
@@ -33,7 +34,7 @@ def _begin(dot: ops.Dot, alone: bool) -> None:
     if any(isinstance(v.op, ops.AllocShared) for v in (a, b)):
         here.insert(ops.FenceAsync())
     # Of the buffers that this iteration reads, none is filled before the next one's products.
-    sums = alone and only_sums(dot) and all(map(_staged, (a, b)))
+    sums = alone and stays_in_flight(dot) and all(_filled_later(v, dot) for v in (a, b))
     begun = here.emit(ops.Wgmma(a, b, dot.c))
     begun.name = dot.result.name
     waited = here.emit(ops.WgmmaWait([begun], types=[begun.type], pending=int(sums)))
@@ -52,9 +53,18 @@ def _begin(dot: ops.Dot, alone: bool) -> None:
     _sweep(reads)
 
 
-def _staged(operand: Value) -> bool:
-    t = allocation(operand).result.type if isinstance(operand.type, MemDesc) else None
-    return isinstance(t, MemDesc) and t.stages > 1
+def _filled_later(operand: Value, dot: ops.Dot) -> bool:
+    """Whether an operand lies in a slot of several, and none of these is filled in the dot's round
+    before the dot."""
+    if not isinstance(operand.type, MemDesc):
+        return False
+    ring = allocation(operand).result
+    fills = {x for user in buffer_users(ring) if isinstance(user, ops.AsyncCopy | ops.TmaLoad)
+             for x in (user, *user.ancestors())}
+    before = dot.prev
+    while before is not None and before not in fills:
+        before = before.prev
+    return isinstance(ring.type, MemDesc) and ring.type.stages > 1 and before is None
 
 
 def _buffer(value: Value, here: Builder) -> Value:

@@ -108,10 +108,11 @@ def a_in_registers(dot: ops.Dot) -> bool:
     return isinstance(layout, DotOperand) and layout.parent == layout_of(dot.result.type)
 
 
-def only_sums(dot: ops.Dot) -> bool:
-    """Whether a dot adds to a value that its loop carries, and nothing else there looks at it."""
+def stays_in_flight(dot: ops.Dot) -> bool:
+    """Whether a product need not be waited for before the next one begins: it adds to a value that
+    its loop carries, nothing else there looks at that, and no registers are read."""
     loop = dot.parent.parent_op if dot.parent is not None else None
-    if not isinstance(loop, ops.For) or dot.c.owner is not loop.body:
+    if not isinstance(loop, ops.For) or dot.c.owner is not loop.body or a_in_registers(dot):
         return False
     end = loop.body.terminator
     return list(dot.result.uses) == [(end, dot.c.index - 1)] and len(dot.c.uses) == 1
