@@ -1,5 +1,6 @@
-"""What ptxas makes of the examples' kernels, for sm_90a where nothing else is said, only improves:
-tests/ratchet.json holds the best figures so far, and `pytest tests/test_ratchet.py --update-ratchet` writes today's.
+"""What ptxas makes of the examples' kernels, for sm_90a where they say nothing else, only improves:
+tests/ratchet.json holds the best figures so far, and `pytest tests/test_ratchet.py
+--update-ratchet` writes today's.
 """
 
 from __future__ import annotations
