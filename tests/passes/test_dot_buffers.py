@@ -72,6 +72,14 @@ def test_stages_change_no_bit(kind: str, steps: int, rng) -> None:
     p.check(got, kind)
 
 
+@pytest.mark.parametrize(("a", "b"), [("trans", "trans"), ("rows", "trans"), ("trans", "rows")])
+def test_operands_stored_through_registers(a: str, b: str, rng) -> None:
+    """With one stage; a transposed one, too, is fenced."""
+    config = {"kind": "f16", "block": (64, 32, 32), "a": a, "b": b, "edges": "aligned", "steps": 3,
+              "num_warps": 4, "num_stages": 1, "target": HOPPER}
+    check(config)
+
+
 def test_no_iteration(rng) -> None:
     p = product({"kind": "f16", "block": (64, 32, 32), "a": "rows", "b": "rows", "edges": "exact",
                  "steps": 2}, rng)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tilec.ir import ops
 from tilec.ir.buffers import buffer_users
@@ -31,7 +31,7 @@ def _begin(dot: ops.Dot, alone: bool) -> None:
     here = Builder(before=dot, loc=dot.loc)
     a = dot.a if a_in_registers(dot) else _buffer(dot.a, here)
     b = _buffer(dot.b, here)
-    if any(isinstance(v.op, ops.AllocShared) for v in (a, b)):
+    if any(isinstance(user, ops.SharedStore) for v in (a, b) for user in _ring_users(v)):
         here.insert(ops.FenceAsync())
     # Of the buffers that this iteration reads, none is filled before the next one's products.
     sums = alone and stays_in_flight(dot) and all(_filled_later(v, dot) for v in (a, b))
@@ -56,15 +56,19 @@ def _begin(dot: ops.Dot, alone: bool) -> None:
 def _filled_later(operand: Value, dot: ops.Dot) -> bool:
     """Whether an operand lies in a slot of several, and none of these is filled in the dot's round
     before the dot."""
-    if not isinstance(operand.type, MemDesc):
-        return False
-    ring = allocation(operand).result
-    fills = {x for user in buffer_users(ring) if isinstance(user, ops.AsyncCopy | ops.TmaLoad)
+    t = allocation(operand).result.type if isinstance(operand.type, MemDesc) else None
+    fills = {x for user in _ring_users(operand) if isinstance(user, ops.AsyncCopy | ops.TmaLoad)
              for x in (user, *user.ancestors())}
     before = dot.prev
     while before is not None and before not in fills:
         before = before.prev
-    return isinstance(ring.type, MemDesc) and ring.type.stages > 1 and before is None
+    return isinstance(t, MemDesc) and t.stages > 1 and before is None
+
+
+def _ring_users(operand: Value) -> Iterator[Op]:
+    """What uses the buffers among which an operand lies; nothing, if that is in registers."""
+    return buffer_users(allocation(operand).result) if isinstance(operand.type, MemDesc) else \
+        iter(())
 
 
 def _buffer(value: Value, here: Builder) -> Value:
