@@ -72,7 +72,7 @@ def cases() -> dict[str, Call]:
     n, d = 256, 64
     f32 = rng.standard_normal(10_001).astype(np.float32)
     product = {"ACTIVATION": matmul.identity, "ACC": tl.float32, "BM": 128, "BN": 128, "BK": 64,
-               "GROUP": 8, "num_warps": 4, "num_stages": 3}
+               "GROUP": 8, "num_warps": 4, "num_stages": 3, "target": "sm_90"}
     return {
         "add": (add.add_kernel, [f32, f32, f32.copy(), f32.size], (10,), {"BLOCK": 1024}),
         "column": (columns, [normal(128, 64), normal(128)], (1,), {"N": 128}),

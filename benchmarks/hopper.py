@@ -1,6 +1,6 @@
-"""Kernels of plain `tl` with descriptors (examples 09 and 11) and the hand-written Hopper kernels
-of tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s, and ratios. Needs an H200 and torch.
-Then what benchmarks.long_rows measures, into a file of its own.
+"""Kernels of plain `tl`, with descriptors (examples 09 and 11) and by pointers (example 06), and
+the hand-written Hopper kernels of tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s, and
+ratios. Needs an H200 and torch. Then what benchmarks.long_rows measures, into a file of its own.
 
 Every contender is checked against torch in float32 on a poisoned output first. Products of 4096 and
 below are replayed from a CUDA graph; larger ones and attention come in bursts.
@@ -9,7 +9,7 @@ below are replayed from a CUDA graph; larger ones and attention come in bursts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tilec
@@ -21,11 +21,14 @@ FIXTURES = common.ROOT / "tests" / "lit" / "fixtures"
 OURS = ("plain tl", "gpu level")
 PEERS = ("cuBLAS", "cuDNN", "Triton")
 # Tile, warps, stages: the first whose tiles there are enough of for half of the multiprocessors.
-PLAIN = (((128, 256, 64), 8, 4), ((128, 128, 64), 8, 5), ((128, 64, 64), 8, 7))
+Tile = tuple[tuple[int, int, int], int, int]
+PLAIN: tuple[Tile, ...] = (((128, 256, 64), 8, 4), ((128, 128, 64), 8, 5), ((128, 64, 64), 8, 7))
+POINTERS: tuple[Tile, ...] = (((128, 256, 64), 8, 3), ((128, 128, 64), 4, 3))
 CALLS, REPS = 20, 7
 # (m, n, k): squares, and how the rate depends on k.
 MATMUL = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (1024, 1024, 1024),
           (8192, 8192, 512), (8192, 8192, 1024), (8192, 8192, 2048), (4096, 4096, 8192))
+BY_POINTERS = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048))
 # (heads, rows, head dimension, causal)
 ATTENTION = ((128, 4096, 128, False), (128, 4096, 128, True), (32, 16384, 128, False),
              (32, 16384, 128, True), (512, 1024, 128, False), (128, 4096, 64, False),
@@ -39,39 +42,61 @@ def multiprocessors(torch: Any) -> int:
     return int(torch.cuda.get_device_properties(0).multi_processor_count)
 
 
-def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
-    kernel, twin = tilec.load(FIXTURES / "gemm_a_branch.tir"), triton_kernels()
-    example = common.load_example("09_descriptor_matmul")
+def tile_for(torch: Any, m: int, n: int, tiles: Sequence[Tile]) -> Tile:
+    enough = multiprocessors(torch) // 2
+    return next((p for p in tiles if tilec.cdiv(m, p[0][0]) * tilec.cdiv(n, p[0][1]) >= enough),
+                tiles[-1])
+
+
+def product_case(torch: Any, what: str, m: int, n: int, k: int) -> tuple[Case, list[Any]]:
+    """(cuBLAS and Triton, [a, b, c])."""
+    twin = triton_kernels()
     a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
     b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
     c = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
-    case = Case(f"matmul bf16 {m}x{n}x{k}", 2 * m * n * k, lambda: c.fill_(math.nan),
+    case = Case(f"{what} bf16 {m}x{n}x{k}", 2 * m * n * k, lambda: c.fill_(math.nan),
                 near(torch, a.float() @ b.float(), 5e-3))
+
+    def theirs(_: int) -> Any:
+        twin.matmul(a, b, c, *TRITON_MATMUL[0])
+        return c
+
+    case.run["cuBLAS"] = {"": lambda _: torch.matmul(a, b, out=c)}
+    if twin is not None:
+        case.run["Triton"] = {"": theirs}
+    return case, [a, b, c]
+
+
+def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
+    kernel = tilec.load(FIXTURES / "gemm_a_branch.tir")
+    example = common.load_example("09_descriptor_matmul")
+    case, (a, b, c) = product_case(torch, "matmul", m, n, k)
     grid = min(multiprocessors(torch), tilec.cdiv(m, 128) * tilec.cdiv(n, 256))
+    tile = tile_for(torch, m, n, PLAIN)
 
     def ours(_: int) -> Any:
         kernel[grid](a, b, c, m, n, k)
         return c
 
-    def theirs(block: tuple[int, int, int], warps: int, stages: int) -> Callable[[int], Any]:
-        def launch(_: int) -> Any:
-            twin.matmul(a, b, c, block, warps, stages)
-            return c
-        return launch
-
-    enough = multiprocessors(torch) // 2
-    block, warps, stages = next(
-        (p for p in PLAIN if tilec.cdiv(m, p[0][0]) * tilec.cdiv(n, p[0][1]) >= enough), PLAIN[-1])
-
     def plain(_: int) -> Any:
-        example.matmul(a, b, c, block, warps, stages)
+        example.matmul(a, b, c, *tile)
         return c
 
     case.run["plain tl"] = {"": plain}
     case.run["gpu level"] = {"": ours}
-    case.run["cuBLAS"] = {"": lambda _: torch.matmul(a, b, out=c)}
-    if twin is not None:
-        case.run["Triton"] = {"": theirs(*TRITON_MATMUL[0])}
+    return case
+
+
+def pointers_case(torch: Any, m: int, n: int, k: int) -> Case:
+    example = common.load_example("06_matmul")
+    case, (a, b, c) = product_case(torch, "by pointers", m, n, k)
+    block, warps, stages = tile_for(torch, m, n, POINTERS)
+
+    def plain(_: int) -> Any:
+        example.matmul(a, b, c, block=block, num_warps=warps, num_stages=stages)
+        return c
+
+    case.run["plain tl"] = {"": plain}
     return case
 
 
@@ -160,6 +185,7 @@ def measured(torch: Any, case: Case) -> list[str]:
 def main() -> None:
     torch, flags = common.gpu_run(__doc__)
     makers = [*((matmul_case, shape) for shape in MATMUL),
+              *((pointers_case, shape) for shape in BY_POINTERS),
               *((attention_case, shape) for shape in ATTENTION)]
     rows: list[list[str]] = []
     for make, shape in makers:

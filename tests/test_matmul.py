@@ -15,6 +15,7 @@ import pytest
 
 import tilec
 import tilec.language as tl
+from benchmarks import matmul as matmul_benchmark
 from benchmarks.common import load_example
 from tests.support.covering import covering
 from tests.support.matmul import EDGES, KINDS, WAYS, matmul, product, run_all, shown
@@ -98,15 +99,16 @@ READ, READ_TRANSPOSED = (f"ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16"
 COPY = "cp.async.cg.shared.global"
 
 
-def example_matmul(target: str, block: tuple[int, int, int], columns: bool, num_stages: int) -> Any:
+def example_matmul(target: str, block: tuple[int, int, int], columns: bool, num_stages: int,
+                   num_warps: int = 4) -> Any:
     """Example 06 for 4096 x 4096 bf16; columns: b lies column by column."""
     example = load_example("06_matmul")
     x = np.zeros((8, 8), ml_dtypes.bfloat16)
     rows, n = (4096, 1), 4096
     return example.matmul_kernel.warmup(
-        x, x, x, n, n, n, *rows, *((1, n) if columns else rows), *rows, grid=(1,), num_warps=4,
-        num_stages=num_stages, target=target, ACTIVATION=example.identity, ACC=tl.float32,
-        BM=block[0], BN=block[1], BK=block[2], GROUP=8)
+        x, x, x, n, n, n, *rows, *((1, n) if columns else rows), *rows, grid=(1,),
+        num_warps=num_warps, num_stages=num_stages, target=target, ACTIVATION=example.identity,
+        ACC=tl.float32, BM=block[0], BN=block[1], BK=block[2], GROUP=8)
 
 
 def main_loop(ptx: str) -> str:
@@ -149,3 +151,8 @@ def test_sass_for_ampere() -> None:
     counts = sass_counts(sass(link(made.asm["ptx"], made.target, name=made.name).cubin))
     assert counts["HMMA"] == 128 and counts["LDSM"] == 32
     assert counts["LDL"] == counts["STL"] == 0
+
+
+def test_the_benchmark_of_mma_sync_measures_that() -> None:
+    made = example_matmul(matmul_benchmark.TARGET, (128, 256, 64), False, 3, num_warps=8)
+    assert "mma.sync" in made.asm["ptx"] and "wgmma" not in made.asm["ptx"]

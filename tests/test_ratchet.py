@@ -1,5 +1,6 @@
-"""What ptxas makes of the examples' kernels for sm_90a only improves: tests/ratchet.json holds the
-best figures so far, and `pytest tests/test_ratchet.py --update-ratchet` writes today's.
+"""What ptxas makes of the examples' kernels, for sm_90a where they say nothing else, only improves:
+tests/ratchet.json holds the best figures so far, and `pytest tests/test_ratchet.py
+--update-ratchet` writes today's.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tilec.codegen.cubin import LinkResult, link, sass, version
 STORED = Path(__file__).with_name("ratchet.json")
 INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*)")
 WIDTH, HALF, SINGLE = 4096, np.zeros(64, ml_dtypes.bfloat16), np.zeros(64, np.float32)
+SQUARE = (HALF, HALF, HALF, WIDTH, WIDTH, WIDTH, WIDTH, 1, WIDTH, 1, WIDTH, 1)
 # Kernel -> arguments, constexprs and options. Of benchmarks/: the shapes that count.
 EVEN = {"BLOCK": WIDTH, "EVEN": True, "RELOAD": False, "num_warps": 8}
 LONG = {"N": 32768, "X": (32768, 1), "OUT": (32768, 1), "PER": 8, "WIDTH": 4096, "num_warps": 16,
@@ -31,10 +33,12 @@ CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
     "add": ("01_vector_add", "add_kernel", (SINGLE, SINGLE, SINGLE, 1 << 20), {"BLOCK": 1024}),
     "softmax": ("02_fused_softmax", "softmax_kernel", (HALF, HALF, WIDTH, WIDTH, WIDTH), EVEN),
     "rms_norm": ("03_norms", "rms_norm_kernel", (HALF, HALF, HALF, SINGLE, WIDTH, 1e-6), EVEN),
-    "matmul": ("06_matmul", "matmul_kernel",
-               (HALF, HALF, HALF, WIDTH, WIDTH, WIDTH, WIDTH, 1, WIDTH, 1, WIDTH, 1),
+    "matmul": ("06_matmul", "matmul_kernel", SQUARE,
                {"ACC": tl.float32, "BM": 128, "BN": 128, "BK": 64, "GROUP": 8, "num_warps": 4,
-                "num_stages": 3}),
+                "num_stages": 3, "target": "sm_90"}),
+    "matmul by wgmma": ("06_matmul", "matmul_kernel", SQUARE,
+                        {"ACC": tl.float32, "BM": 128, "BN": 256, "BK": 64, "GROUP": 8,
+                         "num_warps": 8, "num_stages": 3}),
     "attention": ("07_attention", "attention_kernel",
                   (HALF, HALF, HALF, HALF, WIDTH, 128, WIDTH * 128, 0.1),
                   {"BM": 64, "BN": 64, "D": 128, "CAUSAL": True, "num_warps": 4,
@@ -58,15 +62,17 @@ FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir"}
 
 
 def linked(case: str) -> LinkResult:
-    """The case's cubin for sm_90a."""
+    """The case's cubin."""
     if case in FIXTURES:
         found = tilec.load(FOLDER / FIXTURES[case]).compiled.linked
         assert found is not None
         return found
     file, kernel, args, given = CASES[case]
     example = load_example(file)
-    options = given | ({"ACTIVATION": example.identity} if case == "matmul" else {})
-    made = getattr(example, kernel).warmup(*args, grid=(1,), target="sm_90a", **options)
+    options = {"target": "sm_90a"} | given
+    if file == "06_matmul":
+        options["ACTIVATION"] = example.identity
+    made = getattr(example, kernel).warmup(*args, grid=(1,), **options)
     return link(made.asm["ptx"], made.target, name=made.name)
 
 

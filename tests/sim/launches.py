@@ -75,6 +75,15 @@ def small_product(stages: int) -> Launch:
                     target="sm_80", **p.constexprs)
 
 
+def pointer_product() -> Launch:
+    """128 x 32 x 32 f16 tiles on two warpgroups, three stages, five steps of k, ragged: cp.async
+    feeds wgmma."""
+    p = product({"kind": "f16", "block": (128, 32, 32), "a": "rows", "b": "rows",
+                 "edges": "aligned", "steps": 5}, np.random.default_rng(14))
+    return captured(matmul, list(p.args.values()), p.grid, num_warps=8, num_stages=3,
+                    target="sm_90a", **p.constexprs)
+
+
 def big_product() -> Launch:
     """128 x 128 x 32 bf16 tiles on four warps, three stages."""
     example = load_example("06_matmul")
@@ -134,4 +143,5 @@ LAUNCHES: dict[str, Callable[[], Launch]] = {
     **{f"product of {n} stages": functools.partial(small_product, n) for n in (2, 3, 4)},
     "big product": big_product, "attention": attention_launch, "reduction": reduction,
     "shapes": shapes, "softmax": softmax, "atomics": atomics, "hopper product": hopper_product,
+    "pointer product": pointer_product,
 }

@@ -156,6 +156,22 @@ PRODUCT = [Mutant("hopper product", *rest) for rest in [
       for n in range(2)],
 ]]
 
+COPIES = [Mutant("pointer product", *rest) for rest in [
+    ("proxy fence dropped", r"fence\.proxy\.async[^;]*;", "", 0, r"missing fence\.proxy\.async"),
+    ("barrier before the product dropped", rf"{BARRIER}[^;]*;", "", 0,
+     rf"{ORDER}|missing fence\.proxy\.async"),
+    ("barrier before the copies dropped", rf"{BARRIER}[^;]*;", "", 1, ORDER),
+    ("barrier before scratch dropped", rf"{BARRIER}[^;]*;", "", 2, ORDER),
+    ("wait for copies dropped", rf"{WAIT}[^;]*;", "", 0, rf"{ORDER}|missing fence\.proxy\.async"),
+    ("wait for copies off by one", rf"({WAIT}\s+)1", r"\g<1>2", 0,
+     rf"{ORDER}|missing fence\.proxy\.async"),
+    ("fence before the wait", rf"({WAIT}[^;]*;)([\s\S]*?)(fence\.proxy\.async[^;]*;)",
+     r"\2\3\1", 0, rf"{ORDER}|missing fence\.proxy\.async"),
+    ("wgmma wait off by one", r"(wgmma\.wait_group\.sync\.aligned) 1", r"\1 2", 0, ORDER),
+    ("wgmma wait dropped in the loop", r"wgmma\.wait_group\.sync\.aligned 1;", "", 0, ORDER),
+    ("wgmma wait dropped after it", r"wgmma\.wait_group\.sync\.aligned 0;", "", 0, FLIGHT),
+]]
+
 VALUES = [
     Mutant(PRODUCTS[0], "registers of a swapped", A_REGISTERS, r"\1\3, \2"),
     Mutant(PRODUCTS[1], "registers of b swapped", B_REGISTERS, r"\1\3, \2", 2),
@@ -242,7 +258,7 @@ LATE_ONLY = [
 ]
 
 
-@pytest.mark.parametrize("mutant", ORDERING + BY_HAND + PRODUCT, ids=str)
+@pytest.mark.parametrize("mutant", ORDERING + BY_HAND + PRODUCT + COPIES, ids=str)
 def test_faults_of_order_are_reported(mutant: Mutant) -> None:
     text = mutant.text()
     for seed in SEEDS[: 1 if mutant in PRODUCT else 2]:  # the product takes its time
@@ -280,5 +296,5 @@ def test_no_false_alarm(name: str) -> None:
 
 
 def test_there_are_enough() -> None:
-    names = [str(mutant) for mutant in ORDERING + BY_HAND + PRODUCT + VALUES + LATE_ONLY]
+    names = [str(mutant) for mutant in ORDERING + BY_HAND + PRODUCT + COPIES + VALUES + LATE_ONLY]
     assert len(set(names)) == len(names) >= 40

@@ -15,7 +15,7 @@ from tilec.ir.core import Op
 
 NO_GROUP = 1 << 62  # no wait for groups covers it
 # What a buffer's threads have done since TMA and wgmma were last made to see their stores.
-CLEAN, WRITTEN, FENCED = 0, 1, 2
+CLEAN, FENCED, WRITTEN = 0, 1, 2
 
 
 class Mbarriers:
@@ -117,12 +117,14 @@ class Reads:
             use.keep(~(use.ended & told[use.who]))
         self.under_way = [use for use in self.under_way if len(use.who)]
 
-    def of(self, frame: Frame, buffer: Buffer, rows: Array, stage: Array) -> Use | None:
-        """A read, not released, of what the frame's programs are about to write."""
+    def of(self, frame: Frame, buffer: Buffer, stage: Array, told: bool) -> Use | None:
+        """A read of what the frame's programs are about to write that no wait covers, or, with
+        `told`, that others do not know of."""
         who = frame.index_in(self.root)
         for use in self.under_way:
             _, mine, theirs = np.intersect1d(who, use.who, return_indices=True)
-            if use.buffer is buffer and (use.stage[theirs] == stage[mine]).any():
+            if use.buffer is buffer and ((use.stage[theirs] == stage[mine]) &
+                                         (told | ~use.ended[theirs])).any():
                 return use
         return None
 
@@ -142,12 +144,12 @@ class Asynchrony:
     def __init__(self, root: Frame) -> None:
         self.products, self.stores = Reads(root), Reads(root)
         self.mbarriers: dict[Buffer, Mbarriers] = {}
-        self.stored: dict[Buffer, Array] = {}  # CLEAN, WRITTEN or FENCED, per row
+        self.stored: dict[Buffer, Array] = {}  # CLEAN, WRITTEN or FENCED, per row and stage
 
-    def note_store(self, buffer: Buffer, rows: Array) -> None:
+    def note_store(self, buffer: Buffer, rows: Array, stage: Array) -> None:
         """Threads have written to a buffer."""
-        state = self.stored.setdefault(buffer, np.zeros(len(buffer.array), np.int8))
-        state[rows] = WRITTEN
+        state = self.stored.setdefault(buffer, np.zeros(buffer.array.shape[:2], np.int8))
+        state[rows, stage] = WRITTEN
 
     def advance(self, frame: Frame, old: int, new: int) -> None:
         """A fence or a barrier, in the frame's programs."""

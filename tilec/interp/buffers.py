@@ -20,8 +20,8 @@ class Buffer:
     """A buffer in shared memory, one per program of the frame that made it.
 
     data: [P, stages, *tile]; unwritten elements are poison. Its bytes start at `low`, which is
-    negative before they are allocated; a stage takes `size`. explicit: TMA or wgmma use it, so
-    that its barriers are written out.
+    negative before they are allocated; a stage takes `size`. explicit: TMA uses it, so that its
+    barriers are written out.
     """
 
     def __init__(self, home: Frame, data: Data, low: int, size: int, explicit: bool = False

@@ -99,7 +99,7 @@ class MemoryAccess:
     def _refuse(self, poison: Array | None, active: Array | None, value: Value, what: str) -> None:
         if poison is None:
             return
-        bad = poison if active is None else poison & active
+        bad = poison != 0 if active is None else (poison != 0) & active
         if not bad.any():
             return
         rows = bad.reshape(len(bad), -1).any(1)
@@ -156,7 +156,7 @@ def _(m: Machine, frame: Frame, op: ops.Load) -> Sequence[Data]:
         return ((array, ~access.active),)
     other, poison = frame.get(op.other)
     if poison is not None:
-        poison = poison & ~access.active
+        poison = (poison != 0) & ~access.active
     return ((np.where(access.active, array, other), poison),)
 
 

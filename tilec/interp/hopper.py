@@ -22,7 +22,7 @@ from tilec.interp.frame import Data, Frame, union
 from tilec.interp.machine import Machine, interp_rules
 from tilec.interp.memory import AccessError
 from tilec.interp.shadow import touch
-from tilec.interp.shared import begin_write
+from tilec.interp.shared import barriers_are_there, begin_write
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
 from tilec.ir.ops.hopper import WGMMA_K_BITS, TmaOp
@@ -233,7 +233,10 @@ def _begin_read(m: Machine, frame: Frame, op: Op, view: View) -> None:
     """TMA or wgmma is about to read a buffer: what threads stored must have been fenced."""
     touch(m, frame, op, view, False)
     stored = m.asynchrony.stored.get(view.buffer)
-    if stored is not None and (state := stored[frame.index_in(view.buffer.home)]).any():
+    if stored is None:
+        return
+    state = stored[view.place(frame)]
+    if (state >= (FENCED if barriers_are_there(m, view) else WRITTEN)).any():
         lacks = "gpu.fence_async and a barrier" if (state == WRITTEN).any() else "barrier"
         raise m.error(op, f"{op.name} reads a buffer to which threads have stored",
                       f"put a {lacks} between")

@@ -125,6 +125,7 @@ def use_scratch(m: Machine, frame: Frame, op: ScratchOp) -> None:
     destroy_others(m, frame, None, low, high)
     if meets_inside(op):
         m.shadow.barrier(frame)
+        m.asynchrony.barrier(frame, whole=True)
         m.shadow.access(m, frame, op, low, high, False)
 
 

@@ -55,7 +55,7 @@ def _(m: Machine, frame: Frame, op: ops.SharedStore) -> None:
     view = m.buffers[op.buffer]
     _drift(m)
     begin_write(m, frame, op, view)
-    m.asynchrony.note_store(view.buffer, view.place(frame)[0])
+    m.asynchrony.note_store(view.buffer, *view.place(frame))
     view.write(frame, frame.get(op.value))
 
 
@@ -93,7 +93,6 @@ def _(m: Machine, frame: Frame, op: ops.AsyncCopy) -> None:
         array = np.where(access.active, array, np.zeros(1, array.dtype))
     _drift(m)
     begin_write(m, frame, op, view)
-    m.asynchrony.note_store(view.buffer, view.place(frame)[0])
     m.copies.begin(frame, op, view, array)
 
 
@@ -107,6 +106,8 @@ def _(m: Machine, frame: Frame, op: ops.AsyncCommit) -> None:
 def _(m: Machine, frame: Frame, op: ops.AsyncWait) -> None:
     assert m.copies is not None
     ended = m.copies.wait(frame, op.pending)
+    for copy in ended:
+        m.asynchrony.note_store(copy.view.buffer, copy.rows, copy.stage)
     if m.shadow is not None:
         m.shadow.landed(ended)
     _drift(m)
@@ -117,13 +118,19 @@ def _drift(m: Machine) -> None:
     m.copies.drift()
 
 
+def barriers_are_there(m: Machine, view: View) -> bool:
+    """Whether the IR has the barriers between threads that use a buffer: insert_barriers adds them
+    but for those that TMA uses."""
+    return m.shadow is not None or view.buffer.explicit
+
+
 def begin_write(m: Machine, frame: Frame, op: Op, view: View) -> None:
     """Threads, or TMA for them, begin to write a buffer."""
     touch(m, frame, op, view, True)
     for low, high, part in view.bytes(frame):
         destroy_others(m, frame.narrow(part), view.buffer, low, high)
     for reads in (m.asynchrony.products, m.asynchrony.stores):
-        use = reads.of(frame, view.buffer, *view.place(frame))
+        use = reads.of(frame, view.buffer, view.place(frame)[1], barriers_are_there(m, view))
         if use is not None:
             told = use.ended.all()
             raise m.error(

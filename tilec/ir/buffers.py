@@ -44,9 +44,10 @@ def buffer_users(buffer: Value) -> Iterator[Op]:
 
 
 def is_asynchronous(buffer: Value) -> bool:
-    """Whether TMA, wgmma or mbarriers use an allocated buffer. Their waits and barriers are
-    written out in the IR, and their accesses go on after the op."""
-    return any(isinstance(user, AsyncAccess) for user in buffer_users(buffer))
+    """Whether TMA or mbarriers use an allocated buffer. Their waits and barriers are written out
+    in the IR, and their accesses go on after the op."""
+    return any(isinstance(user, AsyncAccess) and not isinstance(user, ops.Wgmma)
+               for user in buffer_users(buffer))
 
 
 @lru_cache(maxsize=1024)

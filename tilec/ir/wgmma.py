@@ -5,29 +5,39 @@ Source: PTX ISA, "Asynchronous warpgroup level matrix instructions", shapes and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilec.ir import ops
 from tilec.ir.core import Block, Func, Op, Value
 from tilec.ir.descriptors import matrix_descriptor
 from tilec.ir.fragment import shared_tile
-from tilec.ir.layouts import Mma
+from tilec.ir.layouts import Mma, NvmmaShared
 from tilec.ir.ops.descriptors import DescriptorOp
 from tilec.ir.ops.hopper import ACCUMULATORS, WGMMA_K_BITS
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.origins import comes_from_dot, pointer_roots
 from tilec.ir.tensor_maps import TensorMaps, block_layout
-from tilec.ir.types import scalar_of, shape_of
+from tilec.ir.types import Scalar, scalar_of, shape_of
 from tilec.target import Target
 
+WGMMA_TARGET = "sm_90a"
 ROWS, MAX_COLUMNS = 64, 256
 WARPS = 4  # of a warpgroup
+NO_INSTRUCTION = "no instruction fits its extents and warps"
 
 
-def block_of(value: Value) -> tuple[ops.DescriptorLoad | None, bool]:
-    """(the load of a block that an operand is, whether it is transposed on the way)."""
+def source_of(value: Value) -> tuple[Op | None, bool]:
+    """(the op that made an operand, whether the operand is transposed on the way)."""
     op, turned = value.op, False
     while isinstance(op, (ops.ConvertLayout, ops.Trans)):
         turned ^= isinstance(op, ops.Trans)
         op = op.x.op
+    return op, turned
+
+
+def block_of(value: Value) -> tuple[ops.DescriptorLoad | None, bool]:
+    """(the load of a block that an operand is, whether it is transposed on the way)."""
+    op, turned = source_of(value)
     return (op if isinstance(op, ops.DescriptorLoad) else None), turned
 
 
@@ -54,16 +64,17 @@ def chained_operand(dot: ops.Dot) -> bool:
 def wgmma_layout(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMaps) -> Mma | None:
     """The layout of the result of a dot whose operands TMA brings to shared memory in the dot's own
     loop; None where wgmma does not do it."""
-    return None if wgmma_obstacle(dot, num_warps, target, maps) else _layout(dot, num_warps)
+    return None if wgmma_obstacle(dot, num_warps, target, maps) else \
+        result_layout(dot, num_warps, _readable)
 
 
-def wgmma_obstacle(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMaps) -> str:
-    """Why wgmma does not compute a dot, or an empty string."""
+def form_obstacle(dot: ops.Dot, num_warps: int, target: Target) -> str:
+    """Why wgmma does not compute a dot, wherever its operands come from, or an empty string."""
     element, shape = scalar_of(dot.a.type), shape_of(dot.result.type)
     k = shape_of(dot.a.type)[-1]
     loops = [isinstance(a, ops.For) for a in dot.ancestors()]
-    if target.name != "sm_90a":
-        return f"the target is {target}, not sm_90a"
+    if target.name != WGMMA_TARGET:
+        return f"the target is {target}, not {WGMMA_TARGET}"
     if len(shape) != 2 or shape[0] % ROWS:
         return f"the result is {list(shape)}, expected rows in multiples of {ROWS}"
     if num_warps % WARPS:
@@ -75,6 +86,14 @@ def wgmma_obstacle(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMap
         return f"k is {k}, expected a multiple of {WGMMA_K_BITS // element.bits}"
     if not loops or not all(loops):
         return "it is not in a `for` loop, or that is not in `for` loops alone"
+    return ""
+
+
+def wgmma_obstacle(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMaps) -> str:
+    """Why wgmma does not compute a dot of blocks, or an empty string."""
+    if reason := form_obstacle(dot, num_warps, target):
+        return reason
+    element = scalar_of(dot.a.type)
     for index, value in enumerate((dot.a, dot.b)):
         load, turned = block_of(value)
         along_k = turned == (index == 1)  # whether rows in memory run along k
@@ -89,11 +108,12 @@ def wgmma_obstacle(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMap
             return f"TMA does not bring {name}: {reason}"
         if not along_k and element.bits != 16:
             return f"{name} has {element.bits} bits and is not contiguous along k"
-    return "" if _layout(dot, num_warps) else "no instruction fits its extents and warps"
+    return "" if result_layout(dot, num_warps, _readable) else NO_INSTRUCTION
 
 
-def _layout(dot: ops.Dot, num_warps: int) -> Mma | None:
-    """Warpgroups along rows, then along columns."""
+def result_layout(dot: ops.Dot, num_warps: int, readable: Callable[[Value, int, int], bool]
+                  ) -> Mma | None:
+    """Warpgroups along rows, then along columns. readable: as `_readable`."""
     element, shape = scalar_of(dot.a.type), shape_of(dot.result.type)
     groups = num_warps // WARPS
     down = min(groups, shape[0] // ROWS)
@@ -105,21 +125,26 @@ def _layout(dot: ops.Dot, num_warps: int) -> Mma | None:
             across > 1 and low != shape[1]:
         return None
     n = next((n for n in range(min(columns, MAX_COLUMNS), 0, -step)
-              if (n == columns or low % n == 0) and _readable(dot.b, 0, n)), 0)
-    fits = n and (chained_operand(dot) or _readable(dot.a, 1, ROWS))
+              if (n == columns or low % n == 0) and readable(dot.b, 0, n)), 0)
+    fits = n and (chained_operand(dot) or readable(dot.a, 1, ROWS))
     return Mma(3, (WARPS * down, across), (ROWS, n)) if fits else None
 
 
 def _readable(value: Value, k_dim: int, outer: int) -> bool:
     """Whether instructions that take `outer` of an operand's rows or columns can read it from the
     buffer that it lies in. k_dim: the operand's dimension that k runs along."""
-    _, turned = block_of(value)
-    element, shape = scalar_of(value.type), shape_of(value.type)
-    lies = shape[::-1] if turned else shape
+    turned, shape = block_of(value)[1], shape_of(value.type)
+    lies, element = shape[::-1] if turned else shape, scalar_of(value.type)
     layout = block_layout(lies, element)
-    return layout is not None and matrix_descriptor(
-        shared_tile(lies, layout), element.bits, k_dim ^ turned, outer,
-        WGMMA_K_BITS // element.bits) is not None
+    return layout is not None and has_descriptor(lies, element, layout, k_dim ^ turned, outer)
+
+
+def has_descriptor(shape: tuple[int, ...], element: Scalar, layout: NvmmaShared, k_dim: int,
+                   outer: int) -> bool:
+    """Whether an instruction that takes `outer` of an operand's rows or columns can read it from a
+    buffer, whose dimension `k_dim` k runs along."""
+    return matrix_descriptor(shared_tile(shape, layout), element.bits, k_dim, outer,
+                             WGMMA_K_BITS // element.bits) is not None
 
 
 def blocks_for_tma(func: Func, num_warps: int, target: Target) -> set[Op]:

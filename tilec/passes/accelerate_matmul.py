@@ -15,8 +15,9 @@ from tilec.ir.origins import SAME_PLACES, comes_from_dot, uses_in_block
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import linear_shape, scalar_of, shape_of, with_layout
-from tilec.ir.wgmma import chained_operand, wgmma_layout
+from tilec.ir.wgmma import WGMMA_TARGET, chained_operand, source_of, wgmma_layout
 from tilec.passes.base import Pass
+from tilec.passes.dot_buffers import pointer_layout, pointer_obstacle
 from tilec.passes.layout.edits import convert, legalize, remove_identities
 from tilec.target import DEFAULT, Target
 
@@ -26,7 +27,8 @@ Shape = tuple[int, ...]
 class Choice(NamedTuple):
     """The layout of a dot's result, from which those of its operands follow, and why.
 
-    k_width: of the operands, where it is not the one that follows; else 0.
+    k_width: of the operands, where it is not the one that follows, or of a where wgmma reads that
+    from registers; else 0.
     """
 
     layout: Layout
@@ -49,25 +51,36 @@ class AccelerateMatmul(Pass):
                 if isinstance(op, ops.Dot):
                     choice = _wgmma(op, module.num_warps, target, maps) or \
                         choose(op, module.num_warps, target)
-                    remark(op, "dot", f"{choice.instruction}: {choice.reason}",
+                    reason = choice.reason
+                    if target.name == WGMMA_TARGET and not _version_3(choice.layout):
+                        obstacle = pointer_obstacle(op, module.num_warps, target, maps.axis)
+                        reason += f"; not for wgmma: {obstacle}"
+                    remark(op, "dot", f"{choice.instruction}: {reason}",
                            instruction=choice.instruction, layout=str(choice.layout))
                     op.result.type = with_layout(op.result.type, choice.layout)
-                    if choice.k_width:
-                        _convert_operands(op, choice)
-                    elif isinstance(choice.layout, Mma) and choice.layout.version == 3 and \
-                            chained_operand(op):
-                        _convert_operand(op, 0, DotOperand(choice.layout, 0, 2))
+                    _convert_operands(op, choice)
         legalize(module)
         remove_identities(module)
 
 
 def _wgmma(op: ops.Dot, num_warps: int, target: Target, maps: TensorMaps) -> Choice | None:
-    layout = wgmma_layout(op, num_warps, target, maps)
+    layout, reason = wgmma_layout(op, num_warps, target, maps), ""
+    if layout is not None:
+        reason = "TMA brings both operands to shared memory"
+    else:
+        layout = pointer_layout(op, num_warps, target, maps.axis)
+        reason = "operands are copied to shared memory"
     if layout is None:
         return None
     m, n = layout.instr_shape[:2]
-    return Choice(layout, f"wgmma.mma_async.sync.aligned.m{m}n{n}",
-                  "TMA brings both operands to shared memory")
+    k_width, made = 0, source_of(op.a)[0]
+    if chained_operand(op) or isinstance(made, ops.Elementwise) and made.parent is op.parent:
+        k_width, reason = default_k_width(scalar_of(op.a.type)), f"{reason}, a to registers"
+    return Choice(layout, f"wgmma.mma_async.sync.aligned.m{m}n{n}", reason, k_width)
+
+
+def _version_3(layout: Layout) -> bool:
+    return isinstance(layout, Mma) and layout.version == 3
 
 
 def choose(op: ops.Dot, num_warps: int, target: Target) -> Choice:
@@ -104,13 +117,10 @@ def _chained_k_width(op: ops.Dot, low_k: int) -> int:
 
 
 def _convert_operands(op: ops.Dot, choice: Choice) -> None:
-    for index in (0, 1):
-        _convert_operand(op, index, DotOperand(choice.layout, index, choice.k_width))
-
-
-def _convert_operand(op: ops.Dot, index: int, layout: Layout) -> None:
     builder = Builder(before=op, loc=op.loc)
-    op.set_operand(index, convert(op.operands[index], layout, builder))
+    for index in ((0,) if _version_3(choice.layout) else (0, 1)) if choice.k_width else ():
+        layout = DotOperand(choice.layout, index, choice.k_width)
+        op.set_operand(index, convert(op.operands[index], layout, builder))
 
 
 def tile_warps(shape: Shape, num_warps: int, instruction: MmaInstruction, rows_only: bool) -> Shape:

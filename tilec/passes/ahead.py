@@ -22,6 +22,7 @@ from tilec.ir.types import (
     scalar_of,
     shape_of,
 )
+from tilec.passes.dot_buffers import fills_zero, wgmma_buffer, wgmma_readers
 from tilec.passes.fold import constant
 from tilec.passes.global_accesses import GlobalAccesses
 from tilec.target import Target
@@ -60,7 +61,7 @@ class Rules:
         """Why this load cannot be an asynchronous copy."""
         if not isinstance(load.ptr.type, Tensor):
             return "it is a scalar"
-        if load.other is not None and repr(constant(load.other)) not in ("0", "0.0", "False"):
+        if not fills_zero(load):
             return "its `other` is not zero, which is what a copy fills in"
         if not can_async_copy(load.ptr, load.mask, self._axis, buffer_type(load, 2).layout):
             return "a thread has less than 4 bytes side by side to copy"
@@ -91,7 +92,10 @@ def held(loop: ops.For) -> str:
 
 
 def buffer_type(load: ops.Load, slots: int) -> MemDesc:
-    """Buffers for a load's tile, one per slot, in the layout best for copies and dots."""
+    """Buffers for a load's tile, one per slot, in the layout best for copies and dots, or the one
+    that wgmma reads."""
+    if any(wgmma_readers(load)):
+        return wgmma_buffer(load, slots)
     t = load.result.type
     assert isinstance(t, Tensor) and isinstance(t.element, Scalar) and t.layout is not None
     order = t.layout.order if isinstance(t.layout, Blocked) else tuple(reversed(range(t.rank)))

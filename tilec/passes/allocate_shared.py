@@ -64,11 +64,17 @@ def _buffers(func: Func) -> list[_Buffer]:
                                    async_alignment(t)))
                 continue
             users = list(buffer_users(op.result))
+            products = [u for u in users if isinstance(u, ops.Wgmma)]
             last = max((_end(number, op, user) for user in users), default=number[op])
             copied = [_end(number, op, u) for u in users if isinstance(u, ops.AsyncCopy)]
             if copied:
                 last = max(last, _landed(func, number, op, max(copied)))
-            out.append(_Buffer(op, buffer_bytes(op.result), number[op], last))
+            last = max([last, *(_computed(number, op, u) for u in products)])
+            align = ALIGN
+            if products:
+                assert isinstance(op.result.type, MemDesc)
+                align = async_alignment(op.result.type)
+            out.append(_Buffer(op, buffer_bytes(op.result), number[op], last, align))
         elif isinstance(op, ScratchOp):
             size = scratch_bytes(op)
             if size:
@@ -89,6 +95,20 @@ def _landed(func: Func, number: dict[Op, int], alloc: Op, copied: int) -> int:
     waits = (number[op] for op in func.walk() if isinstance(op, ops.AsyncWait) and
              op.parent is alloc.parent and not op.pending and number[op] > copied)
     return min(waits, default=len(number))
+
+
+def _computed(number: dict[Op, int], alloc: Op, product: Op) -> int:
+    """Where a product has surely ended: at a wait for all of them after it, in its own block or one
+    around it, or nowhere."""
+    for around in (product, *product.ancestors()):
+        after: Op | None = around
+        while after is not None:
+            if isinstance(after, ops.WgmmaWait) and not after.pending:
+                return _end(number, alloc, after)
+            after = after.next
+        if around.parent is alloc.parent:
+            break
+    return len(number)
 
 
 def _span(op: Op) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tilec.ir import ops
+from tilec.ir.buffers import buffer_users
 from tilec.ir.core import Block, Builder, Module, Op, Value
-from tilec.ir.types import Tensor, i1, layout_of
+from tilec.ir.ops.gpu import allocation
+from tilec.ir.types import MemDesc, Tensor, i1, layout_of
 from tilec.passes.base import Pass
+from tilec.passes.dot_buffers import by_wgmma, stays_in_flight
 from tilec.passes.fold import constant, make_constant
 from tilec.passes.operands import Operands, just_after
 
@@ -21,7 +24,7 @@ class AsyncDots(Pass):
 
     def run(self, module: Module) -> None:
         for func in module.funcs:
-            dots = [op for op in func.walk() if isinstance(op, ops.Dot) and _by_wgmma(op)]
+            dots = [op for op in func.walk() if isinstance(op, ops.Dot) and by_wgmma(op)]
             places = Operands(func, module.attributes.get("target"))
             blocks = dict.fromkeys(op.parent for op in dots)
             for op in dots:
@@ -32,16 +35,15 @@ class AsyncDots(Pass):
                 _delay(block)
 
 
-def _by_wgmma(op: ops.Dot) -> bool:
-    layout = getattr(op.result.type, "layout", None)
-    return getattr(layout, "version", 0) == 3
-
-
 def _begin(dot: ops.Dot, alone: bool, places: Operands) -> None:
     here = Builder(before=dot, loc=dot.loc)
     a, b = (places.of(v, dot, here) for v in (dot.a, dot.b))
+    if any(isinstance(user, ops.SharedStore) and user.parent is dot.parent
+           for v in (a, b) for user in _ring_users(v)):
+        here.insert(ops.FenceAsync())
     # Of the buffers that this iteration reads, none is filled before the next one's products.
-    sums = alone and _only_sums(dot) and all(map(places.keeps, (a, b)))
+    sums = alone and stays_in_flight(dot) and all(
+        places.keeps(v) or _filled_later(v, dot) for v in (a, b))
     fresh = [make_constant(here, False, i1)] if repr(constant(dot.c)) in ("0.0", "0") else []
     begun = here.emit(ops.Wgmma(a, b, _accumulator(dot), *fresh))
     begun.name = dot.result.name
@@ -97,13 +99,22 @@ def _wait_before(op: Op, held: Sequence[ops.WgmmaWait]) -> None:
         wait.replace_by([result])
 
 
-def _only_sums(dot: ops.Dot) -> bool:
-    """Whether the dot adds to a value that its loop carries, and nothing else there looks at it."""
-    loop = dot.parent.parent_op if dot.parent is not None else None
-    if not isinstance(loop, ops.For) or dot.c.owner is not loop.body:
-        return False
-    end = loop.body.terminator
-    return list(dot.result.uses) == [(end, dot.c.index - 1)] and len(dot.c.uses) == 1
+def _filled_later(operand: Value, dot: ops.Dot) -> bool:
+    """Whether an operand lies in a slot of several, and none of these is filled in the dot's round
+    before the dot."""
+    t = allocation(operand).result.type if isinstance(operand.type, MemDesc) else None
+    fills = {x for user in _ring_users(operand) if isinstance(user, ops.AsyncCopy | ops.TmaLoad)
+             for x in (user, *user.ancestors())}
+    before = dot.prev
+    while before is not None and before not in fills:
+        before = before.prev
+    return isinstance(t, MemDesc) and t.stages > 1 and before is None
+
+
+def _ring_users(operand: Value) -> Iterator[Op]:
+    """What uses the buffers among which an operand lies; nothing, if that is in registers."""
+    return buffer_users(allocation(operand).result) if isinstance(operand.type, MemDesc) else \
+        iter(())
 
 
 def _sweep(reads: Sequence[Op | None]) -> None:

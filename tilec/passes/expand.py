@@ -75,8 +75,9 @@ class Expander:
     """Expands one loop.
 
     pending: how many groups of asynchronous copies may be under way when a round begins; None
-    without copies. readers: the stages in which a view of a buffer may be read. peel: the
-    last round, in which only the last stage has something to do, follows the loop.
+    without copies. fenced: whether wgmma reads what is copied. readers: the stages in which a view
+    of a buffer may be read. peel: the last round, in which only the last stage has something to do,
+    follows the loop.
     """
 
     def __init__(self, loop: ops.For, peel: bool = False) -> None:
@@ -88,6 +89,7 @@ class Expander:
         self.counters: dict[int, Value] = {}
         self.starts: dict[int, Value] = {}
         self.pending: int | None = None
+        self.fenced = False
         self.readers: dict[Op, set[int]] = {}
         # The results of early ops in the rounds before, newest first.
         self.history: dict[Value, list[Value]] = {}
@@ -127,8 +129,8 @@ class Expander:
         states: list[dict[int, Value]] = [{} for _ in range(self.last)]
         first_read = min((min(stages) for stages in self.readers.values()), default=0)
         for tick in range(self.last):
-            if self.pending is not None and tick >= first_read:
-                self.before.insert(ops.AsyncWait(pending=self.pending))
+            if tick >= first_read:
+                self.wait(self.before)
             frames = [_Frame(s, self.loop.lo, tick - s, states[s]) for s in range(tick + 1)]
             # Copies first: nothing has used their buffers yet.
             for op in sorted(self.early, key=lambda op: not isinstance(op, ops.Elect)):
@@ -152,8 +154,7 @@ class Expander:
         starts = [dict(frame.state) for frame in frames]
         past = {v: [carry(self.loop, x) for x in values] for v, values in self.history.items()}
         self.history = {v: list(args) for v, args in past.items()}
-        if self.pending is not None:
-            here.insert(ops.AsyncWait(pending=self.pending))
+        self.wait(here)
         order = sorted(self.place, key=self.place.__getitem__)
         self.check_effects(order)
         copies = [op for op in self.early if isinstance(op, ops.AsyncCopy)]
@@ -215,6 +216,13 @@ class Expander:
                     final = later(after, loop.results[i], 1, extent)
             for user, at in found:
                 user.set_operand(at, final)
+
+    def wait(self, here: Builder) -> None:
+        """The round's copies are there."""
+        if self.pending is not None:
+            here.insert(ops.AsyncWait(pending=self.pending))
+            if self.fenced:
+                here.insert(ops.FenceAsync())
 
     # -- one round of a stage -------------------------------------------------------------
 

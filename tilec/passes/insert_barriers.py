@@ -43,6 +43,7 @@ class InsertBarriers(Pass):
 
     shared_store(%b, %x) ; shared_load(%b) --> shared_store ; barrier ; shared_load
     async_wait ; shared_load(%b) of a copied buffer --> async_wait ; barrier ; shared_load
+    wgmma(%a, %b) ; wgmma_wait ; async_copy(%b) --> wgmma ; wgmma_wait ; barrier ; async_copy
     store(%p, %x) ; load(%q), both made from one parameter --> store ; barrier ; load
     """
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 from tilec.ir import ops
 from tilec.ir.buffers import stage_bytes
 from tilec.ir.core import Block, Builder, Func, Op, Value
-from tilec.ir.layouts import DotOperand, Mma, SwizzledShared, same_layout
+from tilec.ir.layouts import SwizzledShared
 from tilec.ir.ops.gpu import allocation
 from tilec.ir.tensor_maps import TensorMaps, block_layout, buffer_type
-from tilec.ir.types import MemDesc, Scalar, Tensor, i32, i64, layout_of, linear_shape, scalar_of
+from tilec.ir.types import MemDesc, Scalar, Tensor, i32, i64
+from tilec.passes.dot_buffers import a_in_registers, wgmma_buffer
 from tilec.passes.expand import number
 
 BARRIER = SwizzledShared(1, 1, 1, (0,))
@@ -36,7 +37,7 @@ class Operands:
         """The buffer, or the view of one, that an operand lies in; the operand itself if threads
         hold it as wgmma takes it from registers."""
         op = value.op
-        if value is dot.a and _in_registers(dot):
+        if value is dot.a and a_in_registers(dot):
             return value
         if isinstance(op, ops.SharedLoad):
             return op.buffer
@@ -47,6 +48,10 @@ class Operands:
         if isinstance(op, ops.DescriptorLoad):
             buffer = self.bring(op)
             self.wait(op.result, dot)
+            return buffer
+        if isinstance(op, ops.Load) and op.parent is dot.parent:
+            buffer = here.emit(ops.AllocShared(types=[wgmma_buffer(op)]))
+            here.insert(ops.SharedStore(buffer, value))
             return buffer
         return self.store(value)
 
@@ -59,12 +64,8 @@ class Operands:
             assert layout is not None
             buffer = here.emit(ops.AllocShared(types=[MemDesc(t.shape, t.element, layout)]))
             buffer.name = value.name
-            if here.block is not None and here.block.parent_op is not None:
-                # Products of the round before may still read it.
-                here.insert(ops.Barrier())
             here.insert(ops.SharedStore(buffer, value))
             here.insert(ops.FenceAsync())
-            here.insert(ops.Barrier())
             self.stored[value] = buffer
         return self.stored[value]
 
@@ -87,12 +88,9 @@ class Operands:
         return self.stored[load.result]
 
     def keeps(self, operand: Value) -> bool:
-        """Whether nothing fills an operand's buffer before the next round's products."""
-        if not isinstance(operand.type, MemDesc):
-            return False
-        buffer = allocation(operand).result
-        assert isinstance(buffer.type, MemDesc)
-        return buffer.type.stages > 1 or buffer in self.stored.values()
+        """Whether an operand was brought to its buffer before the loop."""
+        return isinstance(operand.type, MemDesc) and \
+            allocation(operand).result in self.stored.values()
 
     def read(self) -> None:
         """Give threads the blocks outside of loops that others than dots use."""
@@ -113,10 +111,3 @@ class Operands:
         assert first.parent is not None
         self.waited.add((value, first.parent))
 
-
-def _in_registers(dot: ops.Dot) -> bool:
-    """Whether threads hold operand a as wgmma takes it."""
-    a, mma = dot.a.type, layout_of(dot.result.type)
-    assert isinstance(a, Tensor) and isinstance(mma, Mma)
-    return scalar_of(a).bits == 16 and a.layout is not None and \
-        same_layout(a.layout, DotOperand(mma, 0, 2), linear_shape(a.shape))

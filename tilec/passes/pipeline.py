@@ -7,6 +7,7 @@ from tilec.ir import ops
 from tilec.ir.core import Builder, Module, Op, Value
 from tilec.passes.ahead import Rules, buffer_type, dot_reads
 from tilec.passes.base import Pass
+from tilec.passes.dot_buffers import stays_in_flight, wgmma_readers
 from tilec.passes.expand import Expander, reading_stages, refuse
 from tilec.passes.tma import load_by_tma
 
@@ -69,7 +70,13 @@ def _into_buffers(load: ops.Load, expander: Expander) -> None:
     to, where = (here.emit(ops.MemdescIndex(buffer, expander.counter(slots), ahead=0))
                  for _ in range(2))
     mask = [] if load.mask is None else [load.mask]
-    here.insert(ops.AsyncCopy(load.ptr, to, *mask, stage=load.stage, op_order=load.op_order))
+    dots = list(wgmma_readers(load))
+    expander.fenced |= bool(dots)
+    # Where a product may be under way until the next one has begun, so is its use of the slot that
+    # is to be filled.
+    after = [dot.op_order + 1 for dot in dots if stays_in_flight(dot)]
+    here.insert(ops.AsyncCopy(load.ptr, to, *mask, stage=load.stage,
+                              op_order=max([load.op_order, *after])))
     assert where.op is not None
     expander.readers[where.op] = readers
     pending = min(readers) - load.stage - 1

@@ -75,74 +75,96 @@ def place_of(op: Op, buffer: Value) -> Place:
 
 @dataclass
 class SharedState:
-    """Accesses since the last barrier, and asynchronous copies under way, each with the number of
-    commits since it began."""
+    """Accesses since the last barrier, and asynchronous copies and reads by wgmma under way, each
+    with the number of commits since it began."""
 
     reads: set[Place] = field(default_factory=set)
     writes: set[Place] = field(default_factory=set)
     copies: set[tuple[Place, int]] = field(default_factory=set)
+    products: set[tuple[Place, int]] = field(default_factory=set)
 
     def barrier(self) -> None:
-        """All threads meet; copies stay under way."""
+        """All threads meet; what is under way stays so."""
         self.reads.clear()
         self.writes.clear()
 
     def copy(self) -> SharedState:
-        return SharedState(set(self.reads), set(self.writes), set(self.copies))
+        return SharedState(set(self.reads), set(self.writes), set(self.copies),
+                           set(self.products))
 
     def merge(self, other: SharedState) -> None:
         self.reads |= other.reads
         self.writes |= other.writes
         self.copies |= other.copies
+        self.products |= other.products
 
     def within(self, other: SharedState) -> bool:
         """Whether the other holds all of this."""
         return self.reads <= other.reads and self.writes <= other.writes and \
-            self.copies <= other.copies
+            self.copies <= other.copies and self.products <= other.products
 
     def seen(self, move: Callable[[Place], Place]) -> SharedState:
         """As another point of the program sees it: after Place.entering, leaving or one_later."""
         return SharedState(set(map(move, self.reads)), set(map(move, self.writes)),
-                           {(move(p), n) for p, n in self.copies})
+                           {(move(p), n) for p, n in self.copies},
+                           {(move(p), n) for p, n in self.products})
 
     def conflicts(self, op: Op) -> bool:
         """Whether the op must not follow these accesses without a barrier."""
-        place = _accessed(op)
-        others = self.writes if isinstance(op, ops.SharedLoad) else self.reads | self.writes
-        return place is not None and any(map(place.meets, others))
+        only_reads = isinstance(op, (ops.SharedLoad, ops.Wgmma))
+        others = self.writes if only_reads else self.reads | self.writes
+        return any(place.meets(other) for place in _accessed(op) for other in others)
 
     def add(self, op: Op) -> bool:
         """Note what the op does; whether all threads of the CTA meet inside of it."""
-        place = _accessed(op)
+        places = set(_accessed(op))
         if isinstance(op, ops.AsyncCommit):
-            self.copies = {(p, min(n + 1, MAX_GROUPS)) for p, n in self.copies}
+            self.copies = _committed(self.copies)
         elif isinstance(op, ops.AsyncWait):
-            done = {(p, n) for p, n in self.copies if n > min(op.pending, MAX_GROUPS - 1)}
-            self.copies -= done
-            self.writes |= {p for p, _ in done}
-        elif place is None:
-            return False
+            self.copies, done = _ended(self.copies, op.pending)
+            self.writes |= done
+        elif isinstance(op, ops.Wgmma):
+            self.products = _committed(self.products | {(p, 0) for p in places})
+        elif isinstance(op, ops.WgmmaWait):
+            self.products, done = _ended(self.products, op.pending)
+            self.reads |= done
         elif isinstance(op, ops.AsyncCopy):
-            self.copies.add((place, 0))
-        elif not isinstance(op, ScratchOp):
-            (self.reads if isinstance(op, ops.SharedLoad) else self.writes).add(place)
-        else:
+            self.copies |= {(p, 0) for p in places}
+        elif isinstance(op, ScratchOp) and places:
             # It writes its scratch, then reads it.
             meets = meets_inside(op)
             if meets:
                 self.barrier()
             else:
-                self.writes.add(place)
-            self.reads.add(place)
+                self.writes |= places
+            self.reads |= places
             return meets
+        elif isinstance(op, ops.SharedLoad):
+            self.reads |= places
+        else:
+            self.writes |= places
         return False
 
 
-def _accessed(op: Op) -> Place | None:
-    """The buffer or scratch that an op reads or writes; None for buffers that TMA or wgmma use,
-    whose barriers are written out."""
-    if isinstance(op, (ops.SharedLoad, ops.SharedStore, ops.AsyncCopy)):
-        return None if is_asynchronous(allocation(op.buffer).result) else place_of(op, op.buffer)
+def _committed(groups: set[tuple[Place, int]]) -> set[tuple[Place, int]]:
+    return {(p, min(n + 1, MAX_GROUPS)) for p, n in groups}
+
+
+def _ended(groups: set[tuple[Place, int]], pending: int
+           ) -> tuple[set[tuple[Place, int]], set[Place]]:
+    """What is still under way after a wait for all but the newest groups, and what is not."""
+    done = {(p, n) for p, n in groups if n > min(pending, MAX_GROUPS - 1)}
+    return groups - done, {p for p, _ in done}
+
+
+def _accessed(op: Op) -> list[Place]:
+    """The buffers or scratch that an op reads or writes; but for buffers that TMA uses, whose
+    barriers are written out."""
     if isinstance(op, ScratchOp) and op.offset >= 0 and (size := scratch_bytes(op)):
-        return Place(op.offset, op.offset + size)
-    return None
+        return [Place(op.offset, op.offset + size)]
+    buffers: list[Value] = []
+    if isinstance(op, (ops.SharedLoad, ops.SharedStore, ops.AsyncCopy)):
+        buffers = [op.buffer]
+    elif isinstance(op, ops.Wgmma):
+        buffers = [v for v in (op.a, op.b) if isinstance(v.type, MemDesc)]
+    return [place_of(op, v) for v in buffers if not is_asynchronous(allocation(v).result)]

@@ -89,7 +89,7 @@ def _dot(op: ops.Dot) -> Needs:
     kept. Multiply-adds take any."""
     parent = layout_of(op.result.type)
     if not isinstance(parent, Mma) or parent.version == 3:
-        # wgmma reads them from shared memory, or one of another dot's results from registers.
+        # wgmma reads operands from shared memory, or a from registers.
         have = layout_of(op.a.type)
         return [have if isinstance(have, DotOperand) else None, None, parent]
     k_width = default_k_width(scalar_of(op.a.type))
