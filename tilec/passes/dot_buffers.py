@@ -48,6 +48,8 @@ def pointer_obstacle(dot: ops.Dot, num_warps: int, target: Target, axis: AxisAna
     """Why wgmma does not compute a dot of tiles loaded through pointers, or an empty string."""
     if reason := form_obstacle(dot, num_warps, target):
         return reason
+    if not isinstance(dot.parent and dot.parent.parent_op, ops.For):
+        return "it does not stand in a `for` loop"
     if _chained(dot):
         return "another dot gives its operands or takes its result"
     for index, value in enumerate((dot.a, dot.b)):
