@@ -288,6 +288,36 @@ def test_chained_dots_stay_on_mma_sync(rng) -> None:
     assert said(chained, args, {"B": 64}) == "another dot gives its operands or takes its result"
 
 
+@tilec.jit
+def filled(a_ptr, b_ptr, c_ptr, K, B: tl.constexpr, OUTSIDE: tl.constexpr):
+    """With ones where operand b is masked off, or with operand a from outside of the loop."""
+    r = tl.arange(0, B)
+    at = r[:, None] * B + r[None, :]
+    acc = tl.zeros((B, B), tl.float32)
+    x = tl.load(a_ptr + at)
+    for k in range(0, K, B):
+        if not OUTSIDE:
+            x = tl.load(a_ptr + k * B + at)
+        y = tl.load(b_ptr + k * B + at, (k + r[:, None] < K - 8) & (r[None, :] >= 0), other=1)
+        acc = tl.dot(x, y, acc)
+    tl.store(c_ptr + at, acc)
+
+
+@pytest.mark.parametrize(("outside", "reason"), [
+    (False, "the `other` of operand b is not zero"),
+    (True, "operand a does not come from its own loop")])
+def test_other_loads_stay_on_mma_sync(outside: bool, reason: str, rng) -> None:
+    x, y = (rng.integers(-3, 4, (192, 64)).astype(np.float16) for _ in range(2))
+    args = {"a_ptr": x, "b_ptr": y, "c_ptr": np.zeros((64, 64), np.float32), "K": 192}
+    assert said(filled, args, {"B": 64, "OUTSIDE": outside}) == reason
+    *_, got = same_bits(filled, args, {"B": 64, "OUTSIDE": outside}, 0 if outside else 1,
+                        target=HOPPER)
+    ones = np.where(np.arange(192)[:, None] < 184, y, 1).astype(float).reshape(3, 64, 64)
+    left = x.astype(float).reshape(3, 64, 64)
+    np.testing.assert_array_equal(got, sum((left[0] if outside else left[i]) @ ones[i]
+                                           for i in range(3)))
+
+
 @pytest.mark.parametrize(("change", "reason"), [
     ({"block": (32, 64, 32)}, "the result is [32, 64], expected rows in multiples of 64"),
     ({"num_warps": 2}, "there are 2 warps, expected a multiple of 4"),

@@ -60,12 +60,12 @@ def pointer_obstacle(dot: ops.Dot, num_warps: int, target: Target, axis: AxisAna
             continue  # read from registers
         if not isinstance(load, ops.Load):
             return f"{name} comes from {load.name}, not from a load"
-        layout = swizzled(load)
+        layout, k_dim = swizzled(load), (1 - index) ^ turned
         if not fills_zero(load):
-            return f"the `other` of operand {name[-1]} is not zero"
+            return f"the `other` of {name} is not zero"
         if layout is None or not can_async_copy(load.ptr, load.mask, axis, layout):
             return f"of {name} a thread has less than 4 bytes side by side to copy"
-        if scalar_of(value.type).bits != 16 and (layout.transposed == turned) == (index == 1):
+        if scalar_of(value.type).bits != 16 and layout.dims_from_fastest[0] != k_dim:
             return f"{name} has {scalar_of(value.type).bits} bits and is not contiguous along k"
     return "" if result_layout(dot, num_warps, _readable) else NO_INSTRUCTION
 
