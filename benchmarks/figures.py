@@ -77,8 +77,9 @@ def _traffic(result: Result, what: str) -> str:
 
 def matmul(result: Result) -> str:
     """TFLOP/s beside each peer, and a sentence on the rows where one is faster."""
-    intro = prose(f"**Matrix product and attention by pointers**: TFLOP/s of tilec, on mma.sync, "
-                  f"over those of each peer (more is better). {result}.")
+    intro = prose(f"**Matrix product and attention on mma.sync**: TFLOP/s of tilec without wgmma "
+                  f"over those of each peer, which use it but for FlashAttention-2 (more is "
+                  f"better). {result}.")
     head = ["case", "TFLOP/s", *(f"/ {peer}" for peer in TENSOR_PEERS)]
     rows = [[row["case"], _ours(row), *(_ratio(row, peer) for peer in TENSOR_PEERS)]
             for row in result.rows]

@@ -13,6 +13,7 @@ import pytest
 
 import tilec
 import tilec.language as tl
+from tests.sim.launches import captured
 from tests.support.covering import covering
 from tests.support.faults import all_of, drop
 from tests.support.matmul import LEVELS, WAYS, matmul, product, shown
@@ -155,6 +156,66 @@ def test_while_loops_stay_on_mma_sync(rng) -> None:
     np.testing.assert_allclose(got, wide[0] @ wide[1] + wide[0][:, :bk] @ wide[1][:bk], 1e-4, 1e-4)
 
 
+@tilec.jit
+def persistent(a_ptr, b_ptr, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+               FLAT: tl.constexpr):
+    """Tile after tile, whose results go through scratch where the operands lie."""
+    across = tl.cdiv(N, BN)
+    for t in tl.range(tl.program_id(0), tl.cdiv(M, BM) * across, tl.num_programs(0), flatten=FLAT):
+        rm, rn = t // across * BM + tl.arange(0, BM), t % across * BN + tl.arange(0, BN)
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            rk = k + tl.arange(0, BK)
+            x = tl.load(a_ptr + rm[:, None] * K + rk[None, :],
+                        (rm[:, None] < M) & (rk[None, :] < K), other=0)
+            y = tl.load(b_ptr + rk[:, None] * N + rn[None, :],
+                        (rk[:, None] < K) & (rn[None, :] < N), other=0)
+            acc = tl.dot(x, y, acc)
+        tl.store(c_ptr + rm[:, None] * N + rn[None, :], acc.to(tl.float16),
+                 (rm[:, None] < M) & (rn[None, :] < N))
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_persistent_loops(flat: bool, rng) -> None:
+    m, n, k = 80, 48, 80
+    a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((m, k), (k, n)))
+    args = {"a_ptr": a, "b_ptr": b, "c_ptr": np.full((m, n), np.nan, np.float16), "M": m, "N": n,
+            "K": k}
+    constexprs = {"BM": 64, "BN": 32, "BK": 32, "FLAT": flat}
+    *_, got = same_bits(persistent, args, constexprs, 2, target=HOPPER, grid=(2,))
+    np.testing.assert_array_equal(got, (a.astype(float) @ b.astype(float)).astype(np.float16))
+    launch = captured(persistent, list(args.values()), (2,), target=HOPPER, **constexprs)
+    for seed in (None, 1):
+        launch.run(seed=seed, check=True)
+
+
+@tilec.jit
+def two(a_ptr, b_ptr, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Two products a round, of which one has to be waited for."""
+    rm, rn = tl.arange(0, BM), tl.arange(0, BN)
+    acc, plain = tl.zeros((BM, BN), tl.float32), tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        rk = k + tl.arange(0, BK)
+        x = tl.load(a_ptr + rm[:, None] * K + rk[None, :])
+        y = tl.load(b_ptr + rk[:, None] * BN + rn[None, :])
+        acc = tl.dot(x, y, acc * 0.5)
+        plain = tl.dot(x, y, plain)
+    tl.store(c_ptr + rm[:, None] * BN + rn[None, :], acc + plain)
+
+
+def test_two_products_a_round(rng) -> None:
+    m, n, k = 64, 32, 160
+    a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((m, k), (k, n)))
+    args = {"a_ptr": a, "b_ptr": b, "c_ptr": np.full((m, n), np.nan, np.float32), "K": k}
+    constexprs = {"BM": m, "BN": n, "BK": 32}
+    *_, got = same_bits(two, args, constexprs, 2, target=HOPPER)
+    want = np.zeros((m, n))
+    for i in range(0, k, 32):
+        want = want * 0.5 + a[:, i:i + 32].astype(float) @ b[i:i + 32].astype(float)
+    np.testing.assert_array_equal(got, want + a.astype(float) @ b.astype(float))
+    captured(two, list(args.values()), (1,), target=HOPPER, **constexprs).run(check=True)
+
+
 # ---- operands from elsewhere
 @tilec.jit
 def scaled(a_ptr, b_ptr, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -225,6 +286,36 @@ def test_chained_dots_stay_on_mma_sync(rng) -> None:
     x = rng.standard_normal((3, 64, 64)).astype(np.float16)
     args = {"a_ptr": x, "b_ptr": x, "c_ptr": np.zeros((64, 64), np.float32), "n": 3}
     assert said(chained, args, {"B": 64}) == "another dot gives its operands or takes its result"
+
+
+@tilec.jit
+def filled(a_ptr, b_ptr, c_ptr, K, B: tl.constexpr, OUTSIDE: tl.constexpr):
+    """With ones where operand b is masked off, or with operand a from outside of the loop."""
+    r = tl.arange(0, B)
+    at = r[:, None] * B + r[None, :]
+    acc = tl.zeros((B, B), tl.float32)
+    x = tl.load(a_ptr + at)
+    for k in range(0, K, B):
+        if not OUTSIDE:
+            x = tl.load(a_ptr + k * B + at)
+        y = tl.load(b_ptr + k * B + at, (k + r[:, None] < K - 8) & (r[None, :] >= 0), other=1)
+        acc = tl.dot(x, y, acc)
+    tl.store(c_ptr + at, acc)
+
+
+@pytest.mark.parametrize(("outside", "reason"), [
+    (False, "the `other` of operand b is not zero"),
+    (True, "operand a does not come from its own loop")])
+def test_other_loads_stay_on_mma_sync(outside: bool, reason: str, rng) -> None:
+    x, y = (rng.integers(-3, 4, (192, 64)).astype(np.float16) for _ in range(2))
+    args = {"a_ptr": x, "b_ptr": y, "c_ptr": np.zeros((64, 64), np.float32), "K": 192}
+    assert said(filled, args, {"B": 64, "OUTSIDE": outside}) == reason
+    *_, got = same_bits(filled, args, {"B": 64, "OUTSIDE": outside}, 0 if outside else 1,
+                        target=HOPPER)
+    ones = np.where(np.arange(192)[:, None] < 184, y, 1).astype(float).reshape(3, 64, 64)
+    left = x.astype(float).reshape(3, 64, 64)
+    np.testing.assert_array_equal(got, sum((left[0] if outside else left[i]) @ ones[i]
+                                           for i in range(3)))
 
 
 @pytest.mark.parametrize(("change", "reason"), [

@@ -72,7 +72,6 @@ def form_obstacle(dot: ops.Dot, num_warps: int, target: Target) -> str:
     """Why wgmma does not compute a dot, wherever its operands come from, or an empty string."""
     element, shape = scalar_of(dot.a.type), shape_of(dot.result.type)
     k = shape_of(dot.a.type)[-1]
-    loops = [isinstance(a, ops.For) for a in dot.ancestors()]
     if target.name != WGMMA_TARGET:
         return f"the target is {target}, not {WGMMA_TARGET}"
     if len(shape) != 2 or shape[0] % ROWS:
@@ -84,8 +83,6 @@ def form_obstacle(dot: ops.Dot, num_warps: int, target: Target) -> str:
         return f"its types are {element} to {scalar_of(dot.c.type)}"
     if k * element.bits % WGMMA_K_BITS:
         return f"k is {k}, expected a multiple of {WGMMA_K_BITS // element.bits}"
-    if not loops or not all(loops):
-        return "it is not in a `for` loop, or that is not in `for` loops alone"
     return ""
 
 
@@ -93,6 +90,9 @@ def wgmma_obstacle(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMap
     """Why wgmma does not compute a dot of blocks, or an empty string."""
     if reason := form_obstacle(dot, num_warps, target):
         return reason
+    loops = [isinstance(a, ops.For) for a in dot.ancestors()]
+    if not loops or not all(loops):
+        return "it is not in a `for` loop, or that is not in `for` loops alone"
     element = scalar_of(dot.a.type)
     for index, value in enumerate((dot.a, dot.b)):
         load, turned = block_of(value)

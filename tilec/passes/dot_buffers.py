@@ -49,6 +49,8 @@ def pointer_obstacle(dot: ops.Dot, num_warps: int, target: Target, axis: AxisAna
     """Why wgmma does not compute a dot of tiles loaded through pointers, or an empty string."""
     if reason := form_obstacle(dot, num_warps, target):
         return reason
+    if not isinstance(dot.parent and dot.parent.parent_op, ops.For):
+        return "it does not stand in a `for` loop"
     if _chained(dot):
         return "another dot gives its operands or takes its result"
     for index, value in enumerate((dot.a, dot.b)):
@@ -59,12 +61,12 @@ def pointer_obstacle(dot: ops.Dot, num_warps: int, target: Target, axis: AxisAna
             continue  # read from registers
         if not isinstance(load, ops.Load):
             return f"{name} comes from {load.name}, not from a load"
-        layout = swizzled(load)
+        layout, k_dim = swizzled(load), (1 - index) ^ turned
         if not fills_zero(load):
-            return f"the `other` of operand {name[-1]} is not zero"
+            return f"the `other` of {name} is not zero"
         if layout is None or not can_async_copy(load.ptr, load.mask, axis, layout):
             return f"of {name} a thread has less than 4 bytes side by side to copy"
-        if scalar_of(value.type).bits != 16 and (layout.transposed == turned) == (index == 1):
+        if scalar_of(value.type).bits != 16 and layout.dims_from_fastest[0] != k_dim:
             return f"{name} has {scalar_of(value.type).bits} bits and is not contiguous along k"
     return "" if result_layout(dot, num_warps, _readable) else NO_INSTRUCTION
 

@@ -6,8 +6,10 @@ from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Module, Op, Value
 from tilec.ir.remarks import remark
 from tilec.ir.types import i64, scalar_of
+from tilec.ir.wgmma import form_obstacle
 from tilec.passes.base import Pass
 from tilec.passes.fold import make_constant
+from tilec.target import DEFAULT, Target
 
 _MOST_BITS = 32  # of an index: counts of two such loops multiply without overflow
 
@@ -24,6 +26,7 @@ class Flatten(Pass):
     """
 
     def run(self, module: Module) -> None:
+        target = Target.parse(str(module.attributes.get("target", DEFAULT)))
         for func in module.funcs:
             for op in reversed(list(func.walk())):
                 if isinstance(op, ops.For) and op.flatten:
@@ -31,7 +34,7 @@ class Flatten(Pass):
                         continue  # the nest stays: only what TMA loads runs on (see tma.py)
                     op.flatten = False
                     inner = [x for x in op.body if isinstance(x, ops.For)]
-                    reason = _obstacle(op, inner)
+                    reason = _obstacle(op, inner) or _products(op, module.num_warps, target)
                     if reason:
                         remark(op, "loop", f"not flattened: {reason}", option="flatten")
                     else:
@@ -55,6 +58,14 @@ def _obstacle(outer: ops.For, inner: list[ops.For]) -> str:
         if not op.pure:
             return f"{op.name} before the inner loop, at {op.loc}, is not pure"
     return ""
+
+
+def _products(loop: ops.For, num_warps: int, target: Target) -> str:
+    """Why a loop with a dot for wgmma stays: in one loop each round would have to wait for its
+    product, since the last of a tile looks at the sum."""
+    dots = [op for op in loop.walk() if isinstance(op, ops.Dot)]
+    found = any(not form_obstacle(dot, num_warps, target) for dot in dots)
+    return "wgmma keeps products under way in the loop inside" if found else ""
 
 
 class _Flat:
