@@ -71,7 +71,7 @@ def programs() -> int:
 
 @functools.cache
 def overlapping() -> dict[str, bool]:
-    """Launch options: a kernel may begin while the one before it ends, where the GPU can do that."""
+    """Launch options: a kernel may begin while the one before it ends, if the GPU can do that."""
     torch = torch_gpu()
     return {"launch_pdl": torch is None or torch.cuda.get_device_capability()[0] >= 9}
 
