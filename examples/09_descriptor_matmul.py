@@ -46,9 +46,13 @@ def decode_kernel(a, b, c):
     c.store([0, j], acc.T)
 
 
-def matmul(a: Any, b: Any, c: Any, block: tuple[int, int, int] = (128, 128, 64),
-           num_warps: int = 8, num_stages: int = 3) -> Any:
-    """c = a @ b for a (M, K), b (K, N), their rows contiguous; returns the kernel."""
+def matmul(a: Any, b: Any, c: Any, block: tuple[int, int, int] | None = None, num_warps: int = 8,
+           num_stages: int = 3) -> Any:
+    """c = a @ b for a (M, K), b (K, N), their rows contiguous; returns the kernel. Without a block
+    a model of what each costs chooses it, with the warps and stages."""
+    if block is None:
+        m, k = a.shape
+        block, num_warps, num_stages = tilec.matmul_tile(m, b.shape[1], k, a.itemsize)
     bm, bn, bk = block
     tiles = tilec.cdiv(c.shape[0], bm) * tilec.cdiv(c.shape[1], bn)
     described = [tilec.TensorDescriptor.from_tensor(x, shape)
