@@ -20,9 +20,12 @@ def waste(m: int, n: int, tile: Tile, multiprocessors: int) -> float:
 
 def test_sizes_that_were_measured() -> None:
     """On an H200 no other of these tiles was faster."""
-    found = {n: tilec.matmul_tile(n, n, n).block[:2] for n in (1024, 1536, 2048, 4096, 8192)}
-    assert found == {1024: (64, 128), 1536: (128, 160), 2048: (128, 256), 4096: (128, 256),
-                     8192: (128, 256)}
+    found = {n: tilec.matmul_tile(n, n, n).block[:2]
+             for n in (1024, 1280, 1536, 2048, 2560, 3072, 4096, 8192)}
+    assert found == {1024: (64, 128), 1280: (128, 128), 1536: (128, 160), 2048: (128, 256),
+                     2560: (128, 256), 3072: (128, 192), 4096: (128, 256), 8192: (128, 256)}
+    assert tilec.matmul_tile(1024, 1024, 1024) == ((64, 128, 64), 4, 4)
+    assert tilec.matmul_tile(512, 512, 4096) == ((64, 64, 128), 4, 4)
     assert tilec.matmul_tile(8192, 8192, 512).block == (128, 256, 64)
     assert tilec.matmul_tile(8192, 8192, 8192, 1) == ((128, 256, 128), 8, 4)
 

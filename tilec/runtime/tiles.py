@@ -20,9 +20,11 @@ RESULT_BYTES = 32768  # the buffer that a result goes out through, at most
 PRODUCT = 3700  # products of rows, columns and bytes of k that tensor cores compute in a cycle
 L2_BYTES = 8000  # a cycle, from L2 to all multiprocessors
 BESIDE = 0.25  # of a load's time, that products beside it lose
-STEP = 330  # a step's waits and barriers, which shorter products do not hide
-RESULT = 0.06  # a result's way out, for each of its elements
-TILE = 800  # a tile's beginning and end
+NARROW = 1.06  # how much longer products take whose columns are no whole rows of that swizzle
+STEP = 230  # a step's waits and barriers, which shorter products do not hide
+RESULT = 0.03  # a result's way out, for each of its elements
+TILE = 3000  # a tile's beginning and end
+STAGES = 4  # more keep no more products busy
 # Rows and columns, and warps: near squares, which read the least, and what fills the last wave.
 SHAPES = ((128, 256, 8), (256, 128, 8), (128, 192, 8), (128, 160, 8), (128, 128, 8), (64, 256, 4),
           (64, 128, 4), (128, 64, 8), (64, 64, 4))
@@ -53,33 +55,28 @@ def matmul_tile(m: int, n: int, k: int, itemsize: int = 2, *, multiprocessors: i
                           f"element, on {multiprocessors} multiprocessors", None,
                           "extents are 1 or more, elements have 1, 2 or 4 bytes")
     room = (target if isinstance(target, Target) else Target.parse(target)).max_shared
-    return min(_choices(m, n, itemsize, multiprocessors, room),
+    return min(_choices(itemsize, room),
                key=lambda tile: _cycles(tile, m, n, k, itemsize, multiprocessors))
 
 
-def _choices(m: int, n: int, itemsize: int, multiprocessors: int, room: int) -> Iterator[Tile]:
-    """The tiles whose buffers fit. More stages than four keep no more products busy; a program's
-    only tile is begun sooner with three."""
+def _choices(itemsize: int, room: int) -> Iterator[Tile]:
+    """The tiles whose buffers fit."""
     for rows, columns, warps in SHAPES:
-        most = 3 if _rounds(m, n, rows, columns, multiprocessors) == 1 else 4
         result = min(RESULT_BYTES, rows * columns * 2)
         for step in (STEP_BYTES, 2 * STEP_BYTES):
-            stages = min(most, (room - result - 1024) // ((rows + columns) * step))
-            if stages >= 3 or step == STEP_BYTES and stages >= 2:
+            stages = min(STAGES, (room - result - 1024) // ((rows + columns) * step))
+            if stages > 2 or step == STEP_BYTES and stages == 2:
                 yield Tile((rows, columns, step // itemsize), warps, stages)
-
-
-def _rounds(m: int, n: int, rows: int, columns: int, multiprocessors: int) -> int:
-    """How many tiles the busiest program has."""
-    return cdiv(cdiv(m, rows) * cdiv(n, columns), multiprocessors)
 
 
 def _cycles(tile: Tile, m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> float:
     """About how long the busiest program takes."""
     rows, columns, depth = tile.block
-    busy = min(multiprocessors, cdiv(m, rows) * cdiv(n, columns))
+    tiles = cdiv(m, rows) * cdiv(n, columns)
+    busy = min(multiprocessors, tiles)
     product = rows * columns * depth * itemsize / PRODUCT
+    if columns * itemsize % STEP_BYTES:
+        product *= NARROW
     load = (rows + columns) * depth * itemsize * busy / L2_BYTES
     step = max(product, load, STEP) + BESIDE * load
-    return _rounds(m, n, rows, columns, multiprocessors) * \
-        (cdiv(k, depth) * step + RESULT * rows * columns + TILE)
+    return cdiv(tiles, multiprocessors) * (cdiv(k, depth) * step + RESULT * rows * columns + TILE)
