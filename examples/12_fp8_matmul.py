@@ -36,10 +36,14 @@ def fp8_matmul_kernel(a, b, c, scale_a_ptr, scale_b_ptr, GROUP: tl.constexpr):
 
 
 def fp8_matmul(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any,
-               block: tuple[int, int, int] = (128, 256, 128), num_warps: int = 8,
+               block: tuple[int, int, int] | None = None, num_warps: int = 8,
                num_stages: int = 4) -> Any:
     """c = (a @ b.T) * scale_a * scale_b for e4m3 a (M, K), b (N, K), their rows contiguous, and
-    scales of one float32 each; returns the kernel."""
+    scales of one float32 each; returns the kernel. Without a block a model of what each costs
+    chooses it, with the warps and stages."""
+    if block is None:
+        m, k = a.shape
+        block, num_warps, num_stages = tilec.matmul_tile(m, b.shape[0], k, a.itemsize)
     bm, bn, bk = block
     tiles = tilec.cdiv(c.shape[0], bm) * tilec.cdiv(c.shape[1], bn)
     described = [tilec.TensorDescriptor.from_tensor(x, shape)
