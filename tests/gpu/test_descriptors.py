@@ -54,7 +54,7 @@ def check(first: int) -> None:
             there, (a, b, out), ((bm, bk), (bn, bk) if turned else (bk, bn), (bm, bn)))]
         made = product[(int(rng.integers(1, 140)),)](
             *described, TURNED=turned, FLAT=bool(rng.integers(2)), num_warps=4 * max(1, bm // 64),
-            num_stages=int(rng.integers(1, 4 if bn > 128 else 5)), launch_pdl=number % 2 == 1)
+            num_stages=int(rng.integers(1, 4 if bn > 128 else 5)), launch_pdl=number // 12 % 2 == 1)
         device.synchronize()
         assert "wgmma.mma_async" in made.asm["ptx"]
         x, y = a.astype(np.float64), b.astype(np.float64)
