@@ -88,12 +88,12 @@ def matmul(result: Result) -> str:
 
 def hopper(result: Result) -> str:
     """TFLOP/s of both ways to wgmma beside each peer, and a sentence on where one is faster."""
-    intro = prose(f"**wgmma and TMA**: TFLOP/s of plain `tl` with descriptors (example 09) and of "
-                  f"the kernels written at the gpu level, over those of each peer (more is "
+    intro = prose(f"**wgmma and TMA**: TFLOP/s of plain `tl` with descriptors (examples 09 and 12) "
+                  f"and of the kernels written at the gpu level, over those of each peer (more is "
                   f"better). {result}.")
-    ways, peers = ("plain tl", "gpu level"), ("cuBLAS", "cuDNN", "Triton")
+    ways, peers = ("plain tl", "gpu level"), ("cuBLAS", "cuDNN", "Triton", "copy")
     ratios = [f"{way} / {peer}" for way in ways for peer in peers
-              if any(row[f"{way} / {peer}"] for row in result.rows)]
+              if any(row.get(f"{way} / {peer}") for row in result.rows)]
     rows = [[row["case"], *(row[way] for way in ways), *(row[r] for r in ratios)]
             for row in result.rows]
     slower = [f"{row['case']} ({r}: {row[r]})" for row in result.rows for r in ratios

@@ -1,4 +1,4 @@
-"""Kernels of plain `tl`, with descriptors (examples 09 and 11) and by pointers (example 06), and
+"""Kernels of plain `tl`, with descriptors (examples 09, 11, 12) and by pointers (example 06), and
 the hand-written Hopper kernels of tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s, and
 ratios. Needs an H200 and torch. Then what benchmarks.long_rows measures, into a file of its own.
 
@@ -19,15 +19,15 @@ from benchmarks.memory_bound import Case, triton_kernels
 
 FIXTURES = common.ROOT / "tests" / "lit" / "fixtures"
 OURS = ("plain tl", "gpu level")
-PEERS = ("cuBLAS", "cuDNN", "Triton")
-# Tile, warps, stages: the first whose tiles there are enough of for half of the multiprocessors.
+PEERS = ("cuBLAS", "cuDNN", "Triton", "copy")
 Tile = tuple[tuple[int, int, int], int, int]
-PLAIN: tuple[Tile, ...] = (((128, 256, 64), 8, 4), ((128, 128, 64), 8, 5), ((128, 64, 64), 8, 7))
+# Tile, warps, stages: the first whose tiles there are enough of for half of the multiprocessors.
 POINTERS: tuple[Tile, ...] = (((128, 256, 64), 8, 3), ((128, 128, 64), 4, 3))
 CALLS, REPS = 20, 7
 # (m, n, k): squares, and how the rate depends on k.
-MATMUL = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (1024, 1024, 1024),
-          (8192, 8192, 512), (8192, 8192, 1024), (8192, 8192, 2048), (4096, 4096, 8192))
+MATMUL = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (1536, 1536, 1536),
+          (1024, 1024, 1024), (8192, 8192, 512), (8192, 8192, 1024), (8192, 8192, 2048),
+          (4096, 4096, 8192))
 BY_POINTERS = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048))
 # (heads, rows, head dimension, causal)
 ATTENTION = ((128, 4096, 128, False), (128, 4096, 128, True), (32, 16384, 128, False),
@@ -72,14 +72,13 @@ def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
     example = common.load_example("09_descriptor_matmul")
     case, (a, b, c) = product_case(torch, "matmul", m, n, k)
     grid = min(multiprocessors(torch), tilec.cdiv(m, 128) * tilec.cdiv(n, 256))
-    tile = tile_for(torch, m, n, PLAIN)
 
     def ours(_: int) -> Any:
         kernel[grid](a, b, c, m, n, k)
         return c
 
     def plain(_: int) -> Any:
-        example.matmul(a, b, c, *tile)
+        example.matmul(a, b, c)
         return c
 
     case.run["plain tl"] = {"": plain}
@@ -97,6 +96,46 @@ def pointers_case(torch: Any, m: int, n: int, k: int) -> Case:
         return c
 
     case.run["plain tl"] = {"": plain}
+    return case
+
+
+def decode_case(torch: Any, m: int, n: int, k: int) -> Case:
+    """A product of few rows, which takes as long as reading b does; beside it a copy of half of b,
+    which reads and writes as many bytes in all."""
+    example = common.load_example("09_descriptor_matmul")
+    a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
+    c, half = torch.empty(m, n, device="cuda", dtype=torch.bfloat16), b[:k // 2]
+    other, right = torch.empty_like(half), near(torch, a.float() @ b.float(), 5e-3)
+    case = Case(f"decode bf16 {m}x{n}x{k}", 2 * m * n * k, lambda: c.fill_(math.nan),
+                lambda got: right(got) if got is c else torch.equal(got, half))
+
+    def plain(_: int) -> Any:
+        example.decode(a, b, c)
+        return c
+
+    case.run["plain tl"] = {"": plain}
+    case.run["cuBLAS"] = {"": lambda _: torch.matmul(a, b, out=c)}
+    case.run["copy"] = {"": lambda _: other.copy_(half)}
+    return case
+
+
+def fp8_case(torch: Any, m: int, n: int, k: int) -> Case:
+    """e4m3 with a scale a tensor; the peer is cuBLAS, with fast accumulation as wgmma has it."""
+    example = common.load_example("12_fp8_matmul")
+    a, b = (torch.randn(rows, k, device="cuda").to(torch.float8_e4m3fn) for rows in (m, n))
+    scales = [torch.full((1,), value, device="cuda") for value in (0.5, 0.25)]
+    c = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    case = Case(f"matmul e4m3 {m}x{n}x{k}", 2 * m * n * k, lambda: c.fill_(math.nan),
+                near(torch, a.float() @ b.float().t() * 0.125, 1e-2))
+
+    def plain(_: int) -> Any:
+        example.fp8_matmul(a, b, c, *scales)
+        return c
+
+    case.run["plain tl"] = {"": plain}
+    case.run["cuBLAS"] = {"": lambda _: torch._scaled_mm(
+        a, b.t(), *scales, out_dtype=torch.bfloat16, use_fast_accum=True, out=c)}
     return case
 
 
@@ -184,7 +223,8 @@ def measured(torch: Any, case: Case) -> list[str]:
 
 def main() -> None:
     torch, flags = common.gpu_run(__doc__)
-    makers = [*((matmul_case, shape) for shape in MATMUL),
+    makers = [*((matmul_case, shape) for shape in MATMUL), (fp8_case, (8192, 8192, 8192)),
+              (decode_case, (16, 8192, 8192)),
               *((pointers_case, shape) for shape in BY_POINTERS),
               *((attention_case, shape) for shape in ATTENTION)]
     rows: list[list[str]] = []
@@ -195,7 +235,10 @@ def main() -> None:
     header = ["case", *OURS, *PEERS, *(f"{mine} / {p}" for mine in OURS for p in PEERS)]
     body = ("TFLOP/s, inputs N(0,1), contenders interleaved in random order, medians of "
             f"{REPS}: {CALLS} calls in a CUDA graph for products up to 4096, else bursts of "
-            f"{CALLS}. tilec is compiled by nvJitLink alone.\n\n" + common.table(header, rows))
+            f"{CALLS}. tilec is compiled by nvJitLink alone; plain tl has launch_pdl but for the "
+            "products by pointers and attention. e4m3: cuBLAS is torch._scaled_mm with fast "
+            "accumulation. decode: copy moves as many bytes as the product reads.\n\n" +
+            common.table(header, rows))
     if rows:
         common.report("hopper", "Hopper kernels, of plain tl and at the gpu level", body,
                       flags.output)

@@ -32,16 +32,44 @@ def matmul_kernel(a, b, c, GROUP: tl.constexpr):
         c.store([i, j], acc)
 
 
-def matmul(a: Any, b: Any, c: Any, block: tuple[int, int, int] = (128, 128, 64),
-           num_warps: int = 8, num_stages: int = 3) -> Any:
-    """c = a @ b for a (M, K), b (K, N), their rows contiguous; returns the kernel."""
+@tilec.jit
+def decode_kernel(a, b, c):
+    """c = a @ b for an a of few rows: the tile is computed transposed, so that the columns of b,
+    of which there are many, are the rows that tensor cores want at least 64 of."""
+    BM: tl.constexpr = a.block_shape[0]
+    BK: tl.constexpr = a.block_shape[1]
+    BN: tl.constexpr = b.block_shape[1]
+    j = tl.program_id(0) * BN
+    acc = tl.zeros((BN, BM), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(b.load([k, j]).T, a.load([0, k]).T, acc)
+    c.store([0, j], acc.T)
+
+
+def matmul(a: Any, b: Any, c: Any, block: tuple[int, int, int] | None = None, num_warps: int = 8,
+           num_stages: int = 3) -> Any:
+    """c = a @ b for a (M, K), b (K, N), their rows contiguous; returns the kernel. Without a block
+    a model of what each costs chooses it, with the warps and stages."""
+    if block is None:
+        m, k = a.shape
+        block, num_warps, num_stages = tilec.matmul_tile(m, b.shape[1], k, a.itemsize)
     bm, bn, bk = block
     tiles = tilec.cdiv(c.shape[0], bm) * tilec.cdiv(c.shape[1], bn)
     described = [tilec.TensorDescriptor.from_tensor(x, shape)
                  for x, shape in ((a, (bm, bk)), (b, (bk, bn)), (c, (bm, bn)))]
-    programs = min(support.multiprocessors(), tiles)
-    return matmul_kernel[(programs,)](*described, GROUP=8, num_warps=num_warps,
-                                      num_stages=num_stages)
+    return matmul_kernel[(min(support.programs(), tiles),)](
+        *described, GROUP=8, num_warps=num_warps, num_stages=num_stages, **support.overlapping())
+
+
+def decode(a: Any, b: Any, c: Any, block: tuple[int, int] = (64, 128), num_stages: int = 9) -> Any:
+    """c = a @ b for a (M, K) of few rows, b (K, N), as it is when tokens are decoded: reading b is
+    all that takes time. Returns the kernel."""
+    bn, bk = block
+    bm = tilec.cdiv(a.shape[0], 16) * 16
+    described = [tilec.TensorDescriptor.from_tensor(x, shape)
+                 for x, shape in ((a, (bm, bk)), (b, (bk, bn)), (c, (bm, bn)))]
+    return decode_kernel[(tilec.cdiv(c.shape[1], bn),)](
+        *described, num_warps=4, num_stages=num_stages, **support.overlapping())
 
 
 def main(m: int = 100, n: int = 160, k: int = 80) -> None:
@@ -52,6 +80,12 @@ def main(m: int = 100, n: int = 160, k: int = 80) -> None:
         matmul(a, b, c, block=(64, 32, 32))
         support.check(f"a @ b, {m} x {n} x {k} {dtype}, {support.place()}", c,
                       support.host(a) @ support.host(b), tolerance)
+    a, b = (support.array(support.normal(seed, *shape), "bfloat16")
+            for seed, shape in ((2, (13, 304)), (3, (304, n))))
+    c = support.poisoned((13, n), "bfloat16")
+    decode(a, b, c)
+    support.check(f"13 rows @ b, 13 x {n} x 304 bfloat16, {support.place()}", c,
+                  support.host(a) @ support.host(b), 2e-2)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 
 NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16,
-         "int8": np.int8, "int32": np.int32, "int64": np.int64, "uint8": np.uint8}
+         "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "int8": np.int8, "int32": np.int32,
+         "int64": np.int64, "uint8": np.uint8}
 
 
 @functools.cache
@@ -24,19 +25,13 @@ def torch_gpu() -> Any:
     return torch if torch.cuda.is_available() else None
 
 
-def multiprocessors() -> int:
-    """Of the GPU, for kernels with a program on each; a few where there is none."""
-    torch = torch_gpu()
-    return 4 if torch is None else torch.cuda.get_device_properties(0).multi_processor_count
-
-
 def array(values: np.ndarray, dtype: str) -> Any:
     """`values` as a `dtype` array where the kernels run: a torch tensor on the GPU, or numpy."""
     torch = torch_gpu()
     if torch is None:
         return np.ascontiguousarray(values.astype(NUMPY[dtype]))
-    if dtype == "bfloat16":  # numpy has no such type of its own, so torch rounds
-        return torch.from_numpy(values.astype(np.float32)).to("cuda", torch.bfloat16)
+    if dtype in ("bfloat16", "float8_e4m3fn"):  # numpy has none of its own, so torch rounds
+        return torch.from_numpy(values.astype(np.float32)).to("cuda", getattr(torch, dtype))
     return torch.from_numpy(np.ascontiguousarray(values.astype(NUMPY[dtype]))).cuda()
 
 
@@ -65,6 +60,20 @@ def check(what: str, got: Any, expected: np.ndarray, tolerance: float) -> None:
     worst = float(error.max()) if error.size else 0.0
     assert worst <= tolerance, f"{what}: error {worst:.3g}, more than {tolerance:.3g}"
     print(f"{what}: ok (error {worst:.1e})")
+
+
+@functools.cache
+def programs() -> int:
+    """As many as there are multiprocessors."""
+    torch = torch_gpu()
+    return 4 if torch is None else torch.cuda.get_device_properties(0).multi_processor_count
+
+
+@functools.cache
+def overlapping() -> dict[str, bool]:
+    """Launch options: a kernel may begin while the one before it ends, if the GPU can do that."""
+    torch = torch_gpu()
+    return {"launch_pdl": torch is None or torch.cuda.get_device_capability()[0] >= 9}
 
 
 def place() -> str:

@@ -43,7 +43,8 @@ ENDS = {"Yield", "Condition"}  # the op around them reads them
 MACHINE = {  # memory, control flow and the grid are the interpreter's, which has rules for them
     "AllocShared", "Assert", "Assume", "AsyncCommit", "AsyncCopy", "AsyncWait", "AtomicRmw",
     "Barrier", "Breakpoint", "DescriptorAtomic", "DescriptorLoad", "DescriptorStore", "Elect",
-    "FenceAsync", "For", "If", "Load", "MbarrierArrive",
+    "FenceAsync", "For", "GridDependencyLaunch", "GridDependencyWait", "If", "Load",
+    "MbarrierArrive",
     "MbarrierExpect", "MbarrierInit", "MbarrierWait", "MemdescIndex", "MemdescTrans", "NumPrograms",
     "PrefetchTensormap", "Print", "ProgramId", "Reduce", "SharedLoad", "SharedStore", "Store",
     "TmaLoad", "TmaStore", "TmaStoreCommit", "TmaStoreWait", "WarpgroupBarrier", "Wgmma",

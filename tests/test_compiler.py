@@ -88,6 +88,7 @@ def test_stop_at(level):
     ({"num_warps": 0}, "num_warps is 0"), ({"num_warps": 64}, "num_warps is 64"),
     ({"num_warps": 4.0}, "num_warps is 4.0"), ({"num_warps": True}, "num_warps is True"),
     ({"num_stages": 17}, "num_stages is 17"), ({"maxnreg": 300}, "maxnreg is 300"),
+    ({"launch_pdl": 1}, "launch_pdl is 1, expected True or False"),
 ])
 def test_options(options, message):
     with pytest.raises(TilecError, match=message):
@@ -116,7 +117,7 @@ def test_dump_all(capsys):
 @pytest.mark.parametrize("what, names", [
     ("coalesce", ["coalesce"]), ("unroll, frontend", ["frontend", "unroll"]),
     ("cse", [name for name in NAMES if name == "cse"]),
-    ("tile", ["dce"]), ("gpu,ptx", ["dce", "ptx"]), ("lowered", ["insert_barriers"]),
+    ("tile", ["dce"]), ("gpu,ptx", ["dce", "ptx"]), ("lowered", ["wait_for_grid"]),
     ("llir", ["llir"]), ("cubin", []),
 ])
 def test_dump_of_passes_and_levels(capsys, what, names):

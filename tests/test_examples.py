@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -37,8 +38,9 @@ EXPECTED = {
     "06_matmul": (3, ["silu(a @ b), 100 x 150 x 70 bfloat16", "int8"]),
     "07_attention": (2, ["causal, 2 x 150 x 32", "full, 2 x 150 x 32"]),
     "08_batched_matmul": (2, ["3 products of 50 x 70 x 40", "4 products of different shapes"]),
-    "09_descriptor_matmul": (2, ["100 x 160 x 80 bfloat16"]),
+    "09_descriptor_matmul": (3, ["100 x 160 x 80 bfloat16", "13 x 160 x 304"]),
     "11_descriptor_attention": (2, ["causal, 4 x 150 x 64", "full, 4 x 150 x 64"]),
+    "12_fp8_matmul": (1, ["100 x 160 x 208 e4m3"]),
     "13_long_rows": (22, ["softmax, 6 x 32768 bfloat16", "gradient, 9 x 781 float16",
                           "cross-entropy with gradient, 3 x 20000 float32"]),
 }
@@ -88,6 +90,7 @@ def load(path):
 
 def small(module, name):
     """Run an example on few programs: the simulator goes through every instruction."""
+    rng = np.random.default_rng(0)
     if name == "00_find_the_bug":
         x, out = np.ones((3, 100), np.float32), np.full(3, np.nan, np.float32)
         module.mean[(3,)](x, out, 100, BLOCK=128)
@@ -117,6 +120,10 @@ def small(module, name):
     elif name == "13_long_rows":
         module.check_kernels(3, 781, "float16", 2e-3)
         module.check_kernels(2, 1000, "bfloat16", 2e-2, how=(2, 1, 0))  # in blocks
+    elif name == "12_fp8_matmul":
+        (a, scale), (b, _) = (module.quantized(rng.standard_normal((n, 70))) for n in (21, 18))
+        c = np.zeros((21, 18), ml_dtypes.bfloat16)
+        module.fp8_matmul(a, b, c, scale, scale, block=(16, 16, 32), num_warps=1)
     else:
         raise AssertionError(f"no small run of {name}")
 

@@ -21,6 +21,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "cdiv": ("tilec.runtime.aot", "cdiv"),
     "next_power_of_2": ("tilec.runtime.aot", "next_power_of_2"),
     **{name: ("tilec.runtime.tuner", name) for name in ("autotune", "Config")},
+    "matmul_tile": ("tilec.runtime.tiles", "matmul_tile"),
     "heuristics": ("tilec.runtime.heuristics", "heuristics"),
     **{name: ("tilec.errors", name) for name in (
         "TilecError", "CompilationError", "CompileTimeAssertionError", "IRError",
@@ -65,5 +66,6 @@ if TYPE_CHECKING:
     from tilec.runtime.jit import jit as jit
     from tilec.runtime.kernel import CompiledKernel as CompiledKernel
     from tilec.runtime.text import load as load
+    from tilec.runtime.tiles import matmul_tile as matmul_tile
     from tilec.runtime.tuner import Config as Config
     from tilec.runtime.tuner import autotune as autotune

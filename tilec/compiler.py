@@ -59,6 +59,7 @@ from tilec.passes.rewrite_descriptors import RewriteDescriptors
 from tilec.passes.schedule import Schedule
 from tilec.passes.store_by_tma import StoreByTma
 from tilec.passes.unroll import Unroll
+from tilec.passes.wait_for_grid import WaitForGrid
 from tilec.target import Target
 
 
@@ -100,7 +101,8 @@ PIPELINE: tuple[Step, ...] = (
     Step("gpu", Reorder(), "loads first, once their addresses are settled"),
     Step("gpu", Dce(), "drops what only conversions used"),
     Step("lowered", AllocateShared(), "gpu to lowered; after the last op that needs scratch"),
-    Step("lowered", InsertBarriers(), "needs the offsets: only overlapping accesses wait"))
+    Step("lowered", InsertBarriers(), "needs the offsets: only overlapping accesses wait"),
+    Step("lowered", WaitForGrid(), "last: no access moves before the wait any more"))
 IR_LEVELS = ("tile", "gpu", "lowered")
 LEVELS = (*IR_LEVELS, "llir", "ptx", "cubin")
 
@@ -109,12 +111,15 @@ LEVELS = (*IR_LEVELS, "llir", "ptx", "cubin")
 class Options:
     """What a launch may ask for. num_warps: warps per program, a power of two up to 32.
     num_stages: depth of software pipelines. debug: keep device asserts. maxnreg: most registers
-    a thread, so that more programs share an SM; 0 leaves it to ptxas."""
+    a thread, so that more programs share an SM; 0 leaves it to ptxas. launch_pdl: programmatic
+    dependent launch: the kernel may begin while the one before it in the stream ends, and waits
+    for that before it accesses memory."""
 
     num_warps: int = 4
     num_stages: int = 3
     debug: bool = False
     maxnreg: int = 0
+    launch_pdl: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_warps", "num_stages", "maxnreg"):
@@ -125,6 +130,8 @@ class Options:
             raise TilecError(f"num_warps is {self.num_warps}, expected 1, 2, 4, 8, 16 or 32")
         if not 1 <= self.num_stages <= MAX_STAGES:
             raise TilecError(f"num_stages is {self.num_stages}, expected 1 to {MAX_STAGES}")
+        if not isinstance(self.launch_pdl, bool):
+            raise TilecError(f"launch_pdl is {self.launch_pdl!r}, expected True or False")
         if self.maxnreg and not 16 <= self.maxnreg <= 255:
             raise TilecError(f"maxnreg is {self.maxnreg}, expected 16 to 255, or 0 for no limit")
 
@@ -346,7 +353,8 @@ def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Comp
     """Take a module of any level, in place, through the passes below that level and down to
     `stop_at`. Raises what `compile_module` does."""
     options = Options(num_warps=module.num_warps,
-                      num_stages=int(module.attributes.get("num_stages", Options.num_stages)))
+                      num_stages=int(module.attributes.get("num_stages", Options.num_stages)),
+                      launch_pdl=bool(module.attributes.get("launch_pdl", False)))
     made = Compiled(target, options, symbol(module.funcs[0].name))
     start = max(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
     try:

@@ -20,6 +20,7 @@ _TARGETS = {
     "sm_121": (101376, 88), "sm_121a": (101376, 88),
 }
 DEFAULT = "sm_90a"
+GRID_DEPENDENCY_SM = 90  # the first with griddepcontrol
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def check(first: int) -> None:
             there, (a, b, out), ((bm, bk), (bn, bk) if turned else (bk, bn), (bm, bn)))]
         made = product[(int(rng.integers(1, 140)),)](
             *described, TURNED=turned, FLAT=bool(rng.integers(2)), num_warps=4 * max(1, bm // 64),
-            num_stages=int(rng.integers(1, 4 if bn > 128 else 5)))
+            num_stages=int(rng.integers(1, 4 if bn > 128 else 5)), launch_pdl=number // 12 % 2 == 1)
         device.synchronize()
         assert "wgmma.mma_async" in made.asm["ptx"]
         x, y = a.astype(np.float64), b.astype(np.float64)
@@ -86,3 +86,25 @@ def launches(count: int) -> None:
 
 def test_many_launches() -> None:
     in_process(launches, 10_000)
+
+
+def chain(count: int) -> None:
+    """Launches that overlap, each of which reads what the one before wrote: columns in new order,
+    exactly."""
+    rng = np.random.default_rng(count)
+    order = rng.permutation(512)
+    x, turn = rng.standard_normal((512, 512)).astype(np.float16), np.eye(512, dtype=np.float16)
+    there: list[Any] = [OnDevice(v) for v in (x, np.full_like(x, np.nan), turn[:, order])]
+    now, then, by = ([tilec.TensorDescriptor(v, (512, 512), (512, 1), block) for block in blocks]
+                     for v, blocks in zip(there, (((64, 64), (64, 128)),) * 2 + (((64, 128),),)))
+    places = np.arange(512)
+    for _ in range(count):
+        product[(32,)](now[0], by[0], then[1], TURNED=False, FLAT=True, num_warps=4, num_stages=4,
+                       launch_pdl=True)
+        now, then, places = then, now, places[order]
+    device.synchronize()
+    np.testing.assert_array_equal(there[count % 2].get(), x[:, places])
+
+
+def test_launches_that_overlap() -> None:
+    in_process(chain, 1001)

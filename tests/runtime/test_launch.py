@@ -169,6 +169,45 @@ def test_launch_without_parameters(fake):
     assert driver.launches[0][5] == []
 
 
+class Attribute(SimpleNamespace):
+    def __init__(self):
+        super().__init__(id=None, value=SimpleNamespace())
+
+
+class EarlyDriver(FakeDriver):
+    """Has launches with attributes alone."""
+
+    CUlaunchConfig, CUlaunchAttribute = SimpleNamespace, Attribute
+    CUlaunchAttributeID = SimpleNamespace(
+        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION="serialization")
+
+    def cuLaunchKernelEx(self, config, f, params, extra):
+        (attribute,) = config.attrs
+        assert config.numAttrs == 1 and attribute.id == "serialization"
+        assert attribute.value.programmaticStreamSerializationAllowed == 1
+        return super().cuLaunchKernel(
+            f, config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX,
+            config.blockDimY, config.blockDimZ, config.sharedMemBytes, config.hStream, params,
+            extra)
+
+    def cuLaunchKernel(self, *args):
+        raise AssertionError("a launch without attributes")
+
+
+def test_early_launch(monkeypatch):
+    driver = EarlyDriver([4], [result("CUDA_ERROR_INVALID_CONTEXT")])
+    for name in ("driver", "_bindings"):
+        monkeypatch.setattr(device, name, lambda: driver)
+    monkeypatch.setattr(device, "use", driver.contexts.append)
+    launcher = Launcher("f", ["i32"], 3, early=True)
+    for i in range(3):
+        launcher.launch((2, 3, 1 + i % 2), 128, 1024, 77, [i])
+    assert [(x[1], struct.unpack("<i", x[5][0])[0]) for x in driver.launches] == \
+        [((2, 3, 1), 0), ((2, 3, 2), 1), ((2, 3, 1), 2)]
+    assert driver.launches[0][:5] == ("f", (2, 3, 1), (128, 1, 1), 1024, ("stream", 77))
+    assert driver.contexts == [3]
+
+
 def test_blocks_are_reused(fake):
     driver = fake(["i32"])
     launcher = Launcher("f", ["i32"])

@@ -171,7 +171,9 @@ def test_launch(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[Any] = []
 
     class Launcher:
-        def __init__(self, function: Any, types: list[str], index: int, maps: list[Any]) -> None:
+        def __init__(self, function: Any, types: list[str], index: int, maps: list[Any],
+                     early: bool) -> None:
+            assert not early
             launched.append(types)
 
         def launch(self, *args: Any) -> None:

@@ -28,6 +28,7 @@ from tilec.codegen.explain import explain
 from tilec.errors import CompilationError
 from tilec.ir.core import UNKNOWN, Func, Module, Value
 from tilec.ir.descriptors import TENSOR_MAP_BYTES
+from tilec.ir.ops.gpu import GridDependencyWait
 from tilec.ir.ops.hopper import AsyncAccess
 from tilec.ir.remarks import recorded
 from tilec.ir.types import MemDesc, Pointer, Scalar, TensorMap, Token, bf16, element_of
@@ -52,6 +53,8 @@ def to_llir(module: Module, target: Target) -> LLIR:
     _refuse_unlowered(func, target)
     if target.sm < 80:
         _refuse_bf16(func, target)
+    if module.attributes.get("launch_pdl", False):
+        _refuse_early(func)
     cg = CodeGen(func, module.num_warps, target)
     if recorded():
         explain(cg)
@@ -83,6 +86,14 @@ def _refuse_bf16(func: Func, target: Target) -> None:
             if bf16 in (element, getattr(element, "pointee", None)):
                 raise CompilationError(f"bf16 needs sm_80 or later, the target is {target}",
                                        op.loc, "use f16 or f32 on this target")
+
+
+def _refuse_early(func: Func) -> None:
+    if not any(isinstance(op, GridDependencyWait) for op in func.body):
+        raise CompilationError(f"@{func.name} has launch_pdl, but does not wait for the grids "
+                               "before it outside of branches and loops",
+                               None if func.loc is UNKNOWN else func.loc,
+                               "put a gpu.grid_dependency_wait before its first access")
 
 
 def symbol(name: str) -> str:

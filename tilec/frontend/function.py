@@ -21,7 +21,8 @@ from tilec.errors import CompilationError, Location
 
 MISSING: Any = inspect.Parameter.empty
 # Names that a launch gives a meaning of their own.
-RESERVED = ("grid", "stream", "num_warps", "num_stages", "num_ctas", "maxnreg", "target", "warmup")
+RESERVED = ("grid", "stream", "num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl",
+            "target", "warmup")
 # Where outer names were looked up, by (id of the dict or cell, name): the place, what was there.
 Watch = dict[tuple[int, str], tuple[Any, object]]
 _PLAIN = (bool, int, float, str, bytes, type(None))

@@ -79,6 +79,11 @@ def _(m: Machine, frame: Frame, op: ops.Barrier) -> None:
     m.asynchrony.barrier(frame, whole=True)
 
 
+@interp_rules(ops.GridDependencyWait, ops.GridDependencyLaunch)
+def _(m: Machine, frame: Frame, op: Op) -> None:
+    """One grid runs after another."""
+
+
 # -- asynchronous copies ----------------------------------------------------------------------
 
 @interp_rules(ops.AsyncCopy)

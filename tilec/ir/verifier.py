@@ -93,7 +93,7 @@ class _Verifier:
 
     def level(self, op: Op) -> None:
         if self.module.level == "tile" and op.name.startswith("gpu.") and \
-                not isinstance(op, ops.Barrier):
+                not isinstance(op, ops.Barrier | ops.GridDependencyWait | ops.GridDependencyLaunch):
             raise self.fail(op, "a gpu op stands at level tile")
         in_reduce = any(isinstance(a, ops.Reduce) for a in op.ancestors())
         if in_reduce and not op.pure and not op.terminator:

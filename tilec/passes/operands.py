@@ -82,7 +82,7 @@ class Operands:
             inside.insert(ops.MbarrierExpect(full, bytes=stage_bytes(t)))
             inside.insert(ops.TmaLoad(self.maps.parameter(load), buffer, full, *load.parts()[2]))
             inside.insert(ops.Yield())
-            here.insert(ops.Elect(body=body))
+            here.insert(ops.Elect(body=body, by="warp"))
             here.insert(ops.Barrier())
             self.stored[load.result], self.arrived[load.result] = buffer, full
         return self.stored[load.result]

@@ -70,7 +70,9 @@ class Ring:
     def copies(self, here: Builder, slot: Value, offsets: Sequence[Sequence[Value]],
                predicate: Value | None = None, phase: Value | None = None) -> ops.Elect:
         """One thread starts the copies into a slot; with a phase, one of the last warpgroup, when
-        the slot's phase of that parity has emptied it."""
+        the slot's phase of that parity has emptied it. The thread is named by elect.sync in its
+        warp: of any other ptxas does not know that it is alone, and has each copy in a loop over
+        the lanes."""
         ready = here.emit(ops.MemdescIndex(self.full, slot))
         views = [here.emit(ops.MemdescIndex(b, slot)) for b in self.buffers]
         body = Block()
@@ -82,9 +84,9 @@ class Ring:
                                               strict=True):
             inside.insert(ops.TmaLoad(tensor_map, view, ready, *at, loc=load.loc))
         inside.insert(ops.Yield())
-        elect = ops.Elect(*([] if predicate is None else [predicate]), body=body)
+        elect = ops.Elect(*([] if predicate is None else [predicate]), body=body, by="warp")
         if phase is not None:
-            elect.warp, elect.by = WARPGROUP_WARPS * (self.groups - 1), "warp"
+            elect.warp = WARPGROUP_WARPS * (self.groups - 1)
         here.insert(elect)
         return elect
 
@@ -124,7 +126,7 @@ def load_by_tma(loop: ops.For, loads: Sequence[ops.DescriptorLoad], func: Func, 
         _load_in_stages(nest, loads, maps, before, module.num_warps // WARPGROUP_WARPS)
         return
     if flat:
-        _run_on(nest, Ring(loads, slots, maps, before), before)
+        _run_on(nest, loads, slots, maps, before)
         return
     expander = Expander(loop)
     count = expander.counter(2 * slots, nest.thread(number(before, 0, i32)))
@@ -185,27 +187,31 @@ def _load_in_stages(nest: Nest, loads: Sequence[ops.DescriptorLoad], maps: Tenso
     nest.tie(expander.run().results[count.index - 1])
 
 
-def _run_on(nest: Nest, ring: Ring, before: Builder) -> None:
-    """A cursor runs ahead over both loops; rounds are counted through both."""
+def _run_on(nest: Nest, loads: Sequence[ops.DescriptorLoad], slots: int, maps: TensorMaps,
+            before: Builder) -> None:
+    """A cursor runs ahead over both loops; rounds are counted through both. Where the first copies
+    go is computed first of all: a launch may overlap that with the grid before it."""
     outer, inner = nest.outers[0], nest.inner
-    extent, ahead = 2 * ring.slots, ring.slots - 1
-    places = [v for load in ring.loads for v in load.parts()[2]]
+    extent, ahead = 2 * slots, slots - 1
+    places = [v for load in loads for v in load.parts()[2]]
+    cursors = [nest.start(before)]
+    for _ in range(ahead):
+        cursors.append(nest.advance(before, cursors[-1], nest.following(before, cursors[-1])))
+    ring = Ring(loads, slots, maps, before)
 
     def copies(here: Builder, slot: Value, cursor: Cursor) -> None:
         found = iter(nest.at(here, cursor, places))
-        ring.copies(here, slot, [[next(found) for _ in load.block] for load in ring.loads],
-                    cursor.runs)
+        ring.copies(here, slot, [[next(found) for _ in load.block] for load in loads], cursor.runs)
 
-    cursor = nest.start(before)
-    for t in range(ahead):
+    for t, cursor in enumerate(cursors[:-1]):
         copies(before, number(before, t, i32), cursor)
-        cursor = nest.advance(before, cursor, nest.following(before, cursor))
+    cursor = cursors[-1]
     through = [carry(outer, v) for v in (number(before, 0, i32), *cursor.values())]
     following = nest.following(Builder(before=inner, loc=inner.loc), cursor.like(through[1:]))
     count, *now = (carry(inner, v) for v in through)
     cursor = cursor.like(now)
-    here = Builder(before=ring.loads[0], loc=ring.loads[0].loc)
-    end = Builder(before=inner.body.terminator, loc=ring.loads[0].loc)
+    here = Builder(before=loads[0], loc=loads[0].loc)
+    end = Builder(before=inner.body.terminator, loc=loads[0].loc)
     ring.read(here, *ring.slot(here, count))
     end.insert(ops.Barrier())
     copies(end, ring.slot(end, later(end, count, ahead, extent))[0], cursor)

@@ -23,7 +23,7 @@ def compile(fn: Function, signature: Mapping[str, Any], constexprs: Mapping[str,
 
     signature: a type per run-time parameter: "*fp32", "i32", ...; ":16" marks divisibility by 16.
     constexprs: values of the other parameters. target: "sm_90a", ... (default: TILEC_TARGET, else
-    sm_90a). options: num_warps, num_stages, debug. Raises CompilationError and OutOfResources.
+    sm_90a). options: those of `Options`. Raises CompilationError and OutOfResources.
     """
     kernel = specialized(fn, signature, constexprs, target, **options)
     kernel.announce()

@@ -275,6 +275,13 @@ def l2_bytes(device: int) -> int:
     return int(_call("cuDeviceGetAttribute", attribute, _call("cuDeviceGet", device)))
 
 
+@functools.cache
+def multiprocessors(device: int) -> int:
+    """How many multiprocessors a GPU has."""
+    attribute = driver().CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+    return int(_call("cuDeviceGetAttribute", attribute, _call("cuDeviceGet", device)))
+
+
 class Event:
     """A point in a stream's work, with its time. The device's context must be current."""
 

@@ -110,7 +110,7 @@ class CompiledKernel:
         module = build_module(self.fn, self.signature, self.constexprs, target=self.target,
                               num_warps=options.num_warps,
                               options={"num_stages": options.num_stages, "debug": options.debug})
-        for name in ("num_stages", "maxnreg"):
+        for name in ("num_stages", "maxnreg", "launch_pdl"):
             if getattr(options, name) != Options.__dataclass_fields__[name].default:
                 module.attributes[name] = getattr(options, name)
         return module
@@ -294,7 +294,8 @@ class CompiledKernel:
             with self._lock:
                 loaded = device.load(self._linked.cubin, made.name, made.shared, index)
                 found = Launcher(loaded.function, param_types(self.signature.values()), index,
-                                 [MapMaker(recipe).on_device for recipe in self.maps])
+                                 [MapMaker(recipe).on_device for recipe in self.maps],
+                                 self.options.launch_pdl)
                 self._launchers[index] = found
         return found
 

@@ -8,6 +8,7 @@ import ctypes
 import math
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tilec.errors import LaunchError
@@ -21,6 +22,9 @@ _CODES = {
     "fp16": "e", "bf16": "H", "fp32": "f", "fp64": "d", "tensormap": "128s",
 }
 _POINTER = "Q"
+# Fields of a CUlaunchConfig in the order of cuLaunchKernel's parameters.
+_CONFIG = ("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ",
+           "sharedMemBytes", "hStream")
 _MOST_ALIGNED = 64  # a tensor map; other parameters by their size
 
 
@@ -120,16 +124,41 @@ class _Block(NamedTuple):
     keep: Any
 
 
+def _early_launch(cu: Any) -> Callable[..., Any]:
+    """cuLaunchKernel with programmatic stream serialization: the grid may begin before the one
+    before it in the stream has ended."""
+    attribute = cu.CUlaunchAttribute()
+    attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+
+    @lru_cache(maxsize=64)  # to make one takes longer than to launch
+    def config(*values: Any) -> Any:
+        made = cu.CUlaunchConfig()
+        for name, value in zip(_CONFIG, values, strict=True):
+            setattr(made, name, value)
+        made.attrs = [attribute]
+        made.numAttrs = 1
+        return made
+
+    def launch(function: Any, *args: Any) -> Any:
+        *values, arguments, extra = args
+        return cu.cuLaunchKernelEx(config(*values), function, arguments, extra)
+
+    return launch
+
+
 class Launcher:
     """Launches one loaded kernel.
 
     function: the CUfunction of runtime.device.LoadedKernel. maps: make tensor maps of a launch's
-    values, which are passed after them. Threads may share a launcher: each
-    call takes a block of its own, which the driver has read by the time the call returns.
+    values, which are passed after them. early: programmatic dependent launch. Threads may share a
+    launcher: each call takes a block of its own, which the driver has read by the time the call
+    returns.
     """
 
     def __init__(self, function: Any, param_types: Sequence[str], device_index: int = 0,
-                 maps: Sequence[Callable[[Sequence[Any]], bytes]] = ()) -> None:
+                 maps: Sequence[Callable[[Sequence[Any]], bytes]] = (), early: bool = False
+                 ) -> None:
         self.packer = Packer([*param_types, *("tensormap" for _ in maps)])
         self._maps = maps
         self._function = function
@@ -137,7 +166,7 @@ class Launcher:
         self._pack = self.packer.pack_into
         self._free: list[_Block] = []
         cu = device.driver()
-        self._launch: Callable[..., Any] = cu.cuLaunchKernel
+        self._launch: Callable[..., Any] = _early_launch(cu) if early else cu.cuLaunchKernel
         self._success = cu.CUresult.CUDA_SUCCESS
         self._stream_type = cu.CUstream
         self._streams: dict[int, Any] = {}

@@ -99,7 +99,7 @@ class TextKernel:
             loaded = device.load(made.linked.cubin, made.name, made.shared, index)
             launcher = self._launchers[index] = Launcher(
                 loaded.function, [_short(p) for p in self.params], index,
-                [MapMaker(recipe).on_device for recipe in made.maps])
+                [MapMaker(recipe).on_device for recipe in made.maps], made.options.launch_pdl)
         launcher.launch(grid, 32 * self.module.num_warps, made.shared,
                         device.current_stream(index), values)
 

@@ -31,6 +31,17 @@ class Barrier(Op, name="gpu.barrier", effects={"barrier"}):
     visible after it (bar.sync 0). The author's `debug_barrier` is this op too."""
 
 
+class GridDependencyWait(Op, name="gpu.grid_dependency_wait", effects={"barrier"}):
+    """Wait until the grids before this one in the stream have ended and what they wrote is there
+    (griddepcontrol.wait); at once if the launch was no programmatic dependent one."""
+
+
+class GridDependencyLaunch(Op, name="gpu.grid_dependency_launch", effects={"barrier"}):
+    """The grid after this one in the stream may begin, once all programs of this one have come here
+    or have ended (griddepcontrol.launch_dependents). It sees this grid's writes after its own
+    `gpu.grid_dependency_wait` only."""
+
+
 class AllocShared(ExplicitType, name="gpu.alloc_shared", effects={"write_shared"}):
     """A buffer in shared memory, or an array of them (see MemDesc); `offset` in bytes is set by
     allocate_shared."""

@@ -47,9 +47,9 @@ class Elect(Op, name="gpu.elect"):
     """One thread of the CTA runs the region, if the predicate holds; the others go on at once.
     Waits in the region are those of the thread's warp.
 
-    warp: whose thread it is. by: how the others leave it out: "thread", by a branch on the thread
-    (best right after a barrier of the CTA), or "warp", by a branch that is uniform in each warp,
-    with one lane predicated inside (best between matrix products and shuffles).
+    warp: whose thread it is. by: how the others leave it out: "thread", by a branch on the thread,
+    or "warp", by a branch that is uniform in each warp, with one lane predicated inside: best
+    between matrix products and shuffles, and for short rounds, as copies need no loop over lanes.
     """
 
     predicate: Value | None = operand(optional=True)
