@@ -46,22 +46,19 @@ MACHINE = {  # memory, control flow and the grid are the interpreter's, which ha
     "FenceAsync", "For", "If", "Load", "MbarrierArrive",
     "MbarrierExpect", "MbarrierInit", "MbarrierWait", "MemdescIndex", "MemdescTrans", "NumPrograms",
     "PrefetchTensormap", "Print", "ProgramId", "Reduce", "SharedLoad", "SharedStore", "Store",
-    "TmaLoad", "TmaStore", "TmaStoreCommit", "TmaStoreWait", "WarpgroupBarrier", "Wgmma",
-    "WgmmaWait", "While",
+    "TmaLoad", "TmaStore", "TmaStoreCommit", "TmaStoreWait", "WarpRole", "WarpSpecialize",
+    "WarpgroupBarrier", "Wgmma", "WgmmaWait", "While",
 }
-# Warp roles are declared, so that kernels can be written down; neither the interpreter nor the code
-# generator runs them yet: both say so at the op.
-ROLES = {"WarpRole", "WarpSpecialize"}
 # They are rewritten, or become TMA copies, before code is generated.
 DESCRIPTORS = {"DescriptorAtomic", "DescriptorLoad", "DescriptorStore"}
 EXEMPT = {
-    "eval": MACHINE | ENDS | ROLES | {"Return"},
+    "eval": MACHINE | ENDS | {"Return"},
     # What the interpreter does not know itself it gives to the eval rules.
     "interp": {cls.__name__ for cls in OP_CLASSES.values()} - MACHINE - {"Hint"} | ENDS,
     "axis analysis": set(),
     "operand layout": set(),
     "result layout": set(),
-    "LLVM lowering": ENDS | ROLES | DESCRIPTORS,
+    "LLVM lowering": ENDS | DESCRIPTORS,
     # Called through the LLVM lowering of Elementwise.
     "elementwise lowering": {cls.__name__ for cls in OP_CLASSES.values()
                              if not issubclass(cls, Elementwise)},

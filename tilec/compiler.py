@@ -29,6 +29,7 @@ from tilec.errors import (
     ToolError,
 )
 from tilec.ir.core import Module
+from tilec.ir.ops.hopper import WarpSpecialize
 from tilec.ir.ops.scf import MAX_STAGES
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
@@ -345,7 +346,9 @@ def stages(module: Module | str, target: Target, *, start: int = 0, stop_at: str
 def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Compiled:
     """Take a module of any level, in place, through the passes below that level and down to
     `stop_at`. Raises what `compile_module` does."""
-    options = Options(num_warps=module.num_warps,
+    # With warp roles the module has as many warps as they do, which no launch could ask for.
+    roles = any(isinstance(op, WarpSpecialize) for op in module.walk())
+    options = Options(num_warps=Options.num_warps if roles else module.num_warps,
                       num_stages=int(module.attributes.get("num_stages", Options.num_stages)))
     made = Compiled(target, options, symbol(module.funcs[0].name))
     start = max(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)

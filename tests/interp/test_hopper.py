@@ -16,7 +16,7 @@ from tilec.interp.run import run
 from tilec.ir import ops
 from tilec.ir.core import Module, Op
 
-GEMM, ATTENTION = "gemm_a_branch.tir", "attention_e1.tir"
+GEMM, ATTENTION, ROLES = "gemm_a_branch.tir", "attention_e1.tir", "gemm_c_e2.tir"
 SEEDS = range(2)
 levels = pytest.mark.parametrize("lowered", [False, True], ids=["gpu", "lowered"])
 
@@ -25,9 +25,10 @@ levels = pytest.mark.parametrize("lowered", [False, True], ids=["gpu", "lowered"
 @pytest.mark.parametrize("grid", [1, 2])
 @pytest.mark.parametrize("extents", [(1, 1, 1), (128, 256, 64), (130, 264, 72), (77, 520, 200),
                                      (300, 300, 321), (384, 768, 136)], ids=str)
-def test_gemm(extents: tuple[int, int, int], grid: int, lowered: bool) -> None:
+@pytest.mark.parametrize("name", [GEMM, ROLES])
+def test_gemm(name: str, extents: tuple[int, int, int], grid: int, lowered: bool) -> None:
     args, want = gemm_args(*extents, seed=sum(extents))
-    run(fixture(GEMM, lowered), "gemm", args, grid, seed=grid)
+    run(fixture(name, lowered), "gemm", args, grid, seed=grid)
     gemm(args[2].astype(np.float32), want, str(extents))
 
 
@@ -71,6 +72,26 @@ FAULTS: dict[str, tuple[str, Callable[[Module], None], str]] = {
                                          "has read, which other threads do not know"),
     "shared memory goes": (GEMM, drop(ops.TmaStoreWait, 2), "the program ends, and with it"),
     "no commit": (GEMM, drop(ops.TmaStoreCommit, 1), "may still read|the program ends"),
+    "roles: no wait for data": (ROLES, drop(ops.MbarrierWait, 1), "no mbarrier orders the two|"
+                                "may still be copying"),
+    "roles: no wait for room": (ROLES, drop(ops.MbarrierWait, 0), "no mbarrier orders the two|"
+                                "waits for ever"),
+    "roles: no arrival": (ROLES, drop(ops.MbarrierArrive, 0), "waits for ever(.|\n)*warps 0 to 3 at "
+                          "(.|\n)* lacks 2 arrivals and 0 bytes\n *warps 4 to 11 at "),
+    "roles: an arrival too many": (ROLES, change(ops.MbarrierInit, 1, count=3), "waits for ever"),
+    "roles: an arrival too few": (ROLES, change(ops.MbarrierInit, 1, count=1),
+                                  "no mbarrier orders the two|waits for ever"),
+    "roles: no expect": (ROLES, drop(ops.MbarrierExpect, 0), "waits for ever"),
+    "roles: too few bytes": (ROLES, change(ops.MbarrierExpect, 0, bytes=49152 - 32768),
+                             "waits for ever|no mbarrier orders the two"),
+    "roles: no load": (ROLES, drop(ops.TmaLoad, 1), "lacks 0 arrivals and 32768 bytes"),
+    "roles: set up by one thread": (ROLES, drop(ops.Barrier, 0), "nothing says that the mbarriers"),
+    "roles: product still under way": (ROLES, change(ops.WgmmaWait, 0, pending=1),
+                                       "no mbarrier orders the two|poison"),
+    "roles: no fence": (ROLES, drop(ops.FenceAsync, 1), "put a gpu.fence_async and a barrier "),
+    "roles: store still reads": (ROLES, drop(ops.TmaStoreWait, 1), "may still read"),
+    "roles: shared memory goes": (ROLES, drop(ops.TmaStoreWait, 2), "the role of warps 4 to 11 "
+                                  "ends while this may still read"),
     "half of the arrivals": (ATTENTION, change(ops.MbarrierInit, 4, count=4), "lacks 2 arrivals"),
     "no arrival for k": (ATTENTION, drop(ops.MbarrierArrive, 1), "lacks 2 arrivals"),
     "no arrival for q": (ATTENTION, drop(ops.MbarrierArrive, 3), "lacks 2 arrivals"),
@@ -87,6 +108,6 @@ def test_faults(fault: str, seed: int, lowered: bool) -> None:
     name, plant, message = FAULTS[fault]
     m = fixture(name, lowered)
     plant(m)
-    args = gemm_args(130, 40, 330, 0)[0] if name == GEMM else attention_args(1, 300, 0)[0]
+    args = attention_args(1, 300, 0)[0] if name == ATTENTION else gemm_args(130, 40, 330, 0)[0]
     with pytest.raises(InterpreterError, match=message):
         run(m, m.funcs[0].name, args, 1, seed=seed)

@@ -189,7 +189,8 @@ def test_roles_are_well_formed_and_survive_passes() -> None:
     ("num_warps = 12", "num_warps = 8", "the roles have 12 warps, there are 8"),
     ("registers = 24}", "registers = 20}", "registers is 20 for 4 warps"),
     ("registers = 24}", "registers = 264}", "registers is 264 for 4 warps"),
-    ("registers = 24}", "registers = 40}", "the roles have 66560 registers, the limit is 65536"),
+    ("registers = 24}", "registers = 32}", "the roles have 65536 registers, a launch of 384 threads "
+                                           "has 64512"),
     ("{warps = 4, registers = 24}", "{warps = 3, registers = 24}", "registers is 24 for 3 warps"),
     ("{warps = 4, registers = 24}", "{warps = 0}", "there are 0 warps"),
     ("#two = nvidia_mma<{version = 3, warpsPerCTA = [8, 1]",

@@ -384,6 +384,15 @@ class Emit:
         self.jump(after)
         self.start(after)
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is written inside, from the start of a block on, has an entry of its own there."""
+        entry, lines, cache = self.entry, self.lines, self._cache
+        self.entry, self.lines, self._cache = [], [], {}
+        yield
+        lines += [*self.entry, *self.lines]
+        self.entry, self.lines, self._cache = entry, lines, cache
+
     def phi(self, elem: str, n: int, sources: Iterable[tuple[Reg, str]]) -> Reg:
         """A phi of (value, predecessor block)."""
         shown = ", ".join(f"[ {v.ref}, %{block} ]" for v, block in sources)

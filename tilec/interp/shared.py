@@ -8,6 +8,7 @@ from operator import add
 import numpy as np
 
 from tilec.eval.dtypes import dtype_of
+from tilec.interp.asynchrony import End
 from tilec.interp.blame import place
 from tilec.interp.buffers import Buffer, View
 from tilec.interp.control import defined
@@ -55,7 +56,7 @@ def _(m: Machine, frame: Frame, op: ops.SharedStore) -> None:
     view = m.buffers[op.buffer]
     _drift(m)
     begin_write(m, frame, op, view)
-    m.asynchrony.note_store(view.buffer, view.place(frame)[0])
+    m.asynchrony.note_store(view.buffer, *view.place(frame))
     view.write(frame, frame.get(op.value))
 
 
@@ -74,9 +75,7 @@ def _(m: Machine, frame: Frame, op: ops.SharedLoad) -> Sequence[Data]:
 
 @interp_rules(ops.Barrier)
 def _(m: Machine, frame: Frame, op: ops.Barrier) -> None:
-    if m.shadow is not None:
-        m.shadow.barrier(frame)
-    m.asynchrony.barrier(frame, whole=True)
+    m.meet(frame)
 
 
 # -- asynchronous copies ----------------------------------------------------------------------
@@ -93,7 +92,7 @@ def _(m: Machine, frame: Frame, op: ops.AsyncCopy) -> None:
         array = np.where(access.active, array, np.zeros(1, array.dtype))
     _drift(m)
     begin_write(m, frame, op, view)
-    m.asynchrony.note_store(view.buffer, view.place(frame)[0])
+    m.asynchrony.note_store(view.buffer, *view.place(frame))
     m.copies.begin(frame, op, view, array)
 
 
@@ -117,9 +116,10 @@ def _drift(m: Machine) -> None:
     m.copies.drift()
 
 
-def begin_write(m: Machine, frame: Frame, op: Op, view: View) -> None:
-    """Threads, or TMA for them, begin to write a buffer."""
-    touch(m, frame, op, view, True)
+def begin_write(m: Machine, frame: Frame, op: Op, view: View,
+                end: End | None = None) -> None:
+    """Threads, or TMA for them, begin to write a buffer; TMA is done at `end`, see `Role`."""
+    touch(m, frame, op, view, True, end)
     for low, high, part in view.bytes(frame):
         destroy_others(m, frame.narrow(part), view.buffer, low, high)
     for reads in (m.asynchrony.products, m.asynchrony.stores):
