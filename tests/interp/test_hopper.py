@@ -76,8 +76,8 @@ FAULTS: dict[str, tuple[str, Callable[[Module], None], str]] = {
                                 "may still be copying"),
     "roles: no wait for room": (ROLES, drop(ops.MbarrierWait, 0), "no mbarrier orders the two|"
                                 "waits for ever"),
-    "roles: no arrival": (ROLES, drop(ops.MbarrierArrive, 0), "waits for ever(.|\n)*warps 0 to 3 at "
-                          "(.|\n)* lacks 2 arrivals and 0 bytes\n *warps 4 to 11 at "),
+    "roles: no arrival": (ROLES, drop(ops.MbarrierArrive, 0), "waits for ever(.|\n)*warps 0 to 3 "
+                          "at (.|\n)* lacks 2 arrivals and 0 bytes\n *warps 4 to 11 at "),
     "roles: an arrival too many": (ROLES, change(ops.MbarrierInit, 1, count=3), "waits for ever"),
     "roles: an arrival too few": (ROLES, change(ops.MbarrierInit, 1, count=1),
                                   "no mbarrier orders the two|waits for ever"),

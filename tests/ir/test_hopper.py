@@ -189,8 +189,8 @@ def test_roles_are_well_formed_and_survive_passes() -> None:
     ("num_warps = 12", "num_warps = 8", "the roles have 12 warps, there are 8"),
     ("registers = 24}", "registers = 20}", "registers is 20 for 4 warps"),
     ("registers = 24}", "registers = 264}", "registers is 264 for 4 warps"),
-    ("registers = 24}", "registers = 32}", "the roles have 65536 registers, a launch of 384 threads "
-                                           "has 64512"),
+    ("registers = 24}", "registers = 32}", "the roles have 65536 registers, a launch of 384 "
+                                           "threads has 64512"),
     ("{warps = 4, registers = 24}", "{warps = 3, registers = 24}", "registers is 24 for 3 warps"),
     ("{warps = 4, registers = 24}", "{warps = 0}", "there are 0 warps"),
     ("#two = nvidia_mma<{version = 3, warpsPerCTA = [8, 1]",
@@ -200,14 +200,35 @@ def test_roles_are_well_formed_and_survive_passes() -> None:
      "warp is 4, there are 4 warps"),
     ("    gpu.warp_specialize() {\n", "    gpu.warp_specialize() {\n      gpu.barrier()\n",
      "gpu.barrier stands beside the roles"),
-    ("    func.return()", "    gpu.warp_role() {warps = 12} {\n      scf.yield()\n    }\n"
-     "    func.return()", "must stand in a gpu.warp_specialize"),
+    ("    %a = gpu", "    gpu.warp_role() {warps = 12} {\n      scf.yield()\n    }\n"
+     "    %a = gpu", "must stand in a gpu.warp_specialize"),
+    ("    func.return()", "    gpu.barrier()\n    func.return()",
+     "roles with registers of their own must be the function's last"),
+    ("        gpu.mbarrier_wait(%full, %c0)\n", "        gpu.warp_specialize() {\n"
+     "        gpu.warp_role() {warps = 8} {\nscf.yield()\n}\nscf.yield()\n}\n",
+     "gpu.warp_specialize stands in a role: roles do not nest"),
+    ("gpu.mbarrier_expect(%full) {bytes = 8192}", "gpu.mbarrier_init(%full)",
+     "gpu.mbarrier_init stands in a role: set mbarriers up before the roles begin"),
+    ("        gpu.mbarrier_wait(%full, %c0)\n", "        gpu.async_commit()\n",
+     "gpu.async_commit stands in a role: there, copy by gpu.tma_load"),
 ])
 def test_roles_refused(old: str, new: str, message: str) -> None:
     assert old in ROLES
     with pytest.raises(IRError) as caught:
         checked(ROLES.replace(old, new))
     assert message in str(caught.value)
+
+
+def test_there_are_sixteen_barriers() -> None:
+    """One is the CTA's, one each its warpgroups', one each the roles' of several warps."""
+    def roles(count: int) -> str:
+        role = "gpu.warp_role() {warps = 2} {\nscf.yield()\n}\n"
+        body = f"gpu.warp_specialize() {{\n{role * count}scf.yield()\n}}\nfunc.return()\n"
+        return f'module attributes {{level = "gpu", num_warps = {2 * count}}} {{\n' \
+            f"func @k() {{\n{body}}}\n}}\n"
+    checked(roles(10))
+    with pytest.raises(IRError, match="the roles need 11 barriers of their own, 10 are left"):
+        checked(roles(11))
 
 
 def test_roles_capture_no_tiles_and_cse_makes_none_captured() -> None:

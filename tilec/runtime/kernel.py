@@ -32,9 +32,10 @@ from tilec.ir.printer import print_module
 from tilec.ir.tensor_maps import MapRecipe, recipes
 from tilec.ir.types import layout_of
 from tilec.language.values import constexpr
-from tilec.runtime import device, host
+from tilec.runtime import host
 from tilec.runtime.cache import DiskCache, source_fingerprint
 from tilec.runtime.launch import Launcher
+from tilec.runtime.loading import load
 from tilec.runtime.maps import MapMaker, from_json, to_json
 from tilec.target import Target
 
@@ -176,7 +177,8 @@ class CompiledKernel:
     def _to_disk(self, key: str, made: Compiled) -> None:
         linked = made.linked
         assert linked is not None
-        usage = [linked.n_regs, linked.n_spills, linked.stack, linked.static_shared]
+        usage = [linked.n_regs, linked.n_spills, linked.stack, linked.static_shared,
+                 linked.assembler]
         meta = {"name": made.name, "shared": made.shared, "log": linked.log, "usage": usage,
                 "maps": list(map(to_json, made.maps))}
         _DISK.put(key, {"meta.json": json.dumps(meta).encode(), "cubin": linked.cubin,
@@ -292,7 +294,7 @@ class CompiledKernel:
         if found is None:
             made = self.lower()
             with self._lock:
-                loaded = device.load(self._linked.cubin, made.name, made.shared, index)
+                loaded = load(made, index)
                 found = Launcher(loaded.function, param_types(self.signature.values()), index,
                                  [MapMaker(recipe).on_device for recipe in self.maps])
                 self._launchers[index] = found

@@ -21,6 +21,7 @@ from tilec.language import dtypes as dt
 from tilec.runtime import device, host
 from tilec.runtime.arguments import handler_of, place_of
 from tilec.runtime.launch import Launcher
+from tilec.runtime.loading import load as load_on_device
 from tilec.runtime.maps import MapMaker
 from tilec.runtime.tensor_map import in_simulator, on_device, on_host
 from tilec.target import DEFAULT, Target
@@ -95,8 +96,7 @@ class TextKernel:
         index = device.current_device()
         launcher, made = self._launchers.get(index), self.compiled
         if launcher is None:
-            assert made.linked is not None
-            loaded = device.load(made.linked.cubin, made.name, made.shared, index)
+            loaded = load_on_device(made, index)
             launcher = self._launchers[index] = Launcher(
                 loaded.function, [_short(p) for p in self.params], index,
                 [MapMaker(recipe).on_device for recipe in made.maps])

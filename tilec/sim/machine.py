@@ -17,6 +17,7 @@ from tilec.errors import Location
 from tilec.sim.barriers import Barrier, ClusterBarrier
 from tilec.sim.errors import Fault, SimError, Unsupported
 from tilec.sim.ptx import Instr, align_up
+from tilec.sim.registers import Registers
 
 if TYPE_CHECKING:
     from tilec.sim.order import Order
@@ -77,6 +78,7 @@ class Machine:
         self.engines: list[Engine] = []
         self.max_steps = 0
         self.cluster_barrier = ClusterBarrier(self)
+        self.registers = Registers(self)
         self.order: Order | None = None
         self.reset()
 
@@ -90,6 +92,7 @@ class Machine:
         self.parked: list[Parked] = []
         self.polled: object = None
         self.cluster_barrier.reset()
+        self.registers.reset()
         self.low = _NOWHERE
         self.budget = _FAIR
         self.steps = 0

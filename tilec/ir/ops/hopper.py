@@ -439,5 +439,6 @@ def role_barriers(warps: int) -> int:
 
 def launch_registers(threads: int) -> int:
     """Registers that each thread may have when a CTA of `threads` has a multiprocessor to itself:
-    they are given in steps of 8 (PTX ISA, "setmaxnreg")."""
-    return min(REGISTERS_PER_SM // threads, 255) // 8 * 8
+    a multiple of 8 (PTX ISA, "setmaxnreg"). The four schedulers have a quarter of the registers
+    each, and as many of the warps, rounded up."""
+    return min(REGISTERS_PER_SM // (128 * -(-threads // 128)), 255) // 8 * 8
