@@ -57,7 +57,7 @@ def test_some_warps_of_a_warpgroup_are_not_enough() -> None:
 
 
 @pytest.mark.parametrize(("threads", "ctas", "limit", "registers"), [
-    (384, 1, 0, 168), (256, 1, 0, 248), (128, 2, 0, 248), (384, 2, 0, 80), (384, 1, 128, 128),
-    (512, 1, 0, 128), (288, 1, 0, 168)])
+    (384, 1, 0, 168), (256, 1, 0, 256), (128, 2, 0, 256), (384, 2, 0, 80), (384, 1, 128, 128),
+    (512, 1, 0, 128), (128, 1, 255, 256), (288, 1, 0, 168)])
 def test_at_launch(threads: int, ctas: int, limit: int, registers: int) -> None:
     assert at_launch(threads, ctas, limit) == registers

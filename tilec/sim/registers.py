@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 REGISTERS = 65536  # of a multiprocessor
-MOST = 255  # a thread, at launch
+MOST = 256  # a thread; code can name 255
 STEP = 8
 WARPGROUP = 128  # threads
 
@@ -28,7 +28,7 @@ def at_launch(threads: int, ctas: int = 1, limit: int = 0) -> int:
     `limit` if that is not 0. The four schedulers have a quarter of the registers each, and as many
     of the warps, rounded up."""
     share = REGISTERS // (WARPGROUP * -(-threads // WARPGROUP) * max(ctas, 1))
-    return min(share, limit or MOST, MOST) // STEP * STEP
+    return min(share, -(-(limit or MOST) // STEP) * STEP, MOST) // STEP * STEP
 
 
 class Registers:

@@ -441,4 +441,4 @@ def launch_registers(threads: int) -> int:
     """Registers that each thread may have when a CTA of `threads` has a multiprocessor to itself:
     a multiple of 8 (PTX ISA, "setmaxnreg"). The four schedulers have a quarter of the registers
     each, and as many of the warps, rounded up."""
-    return min(REGISTERS_PER_SM // (128 * -(-threads // 128)), 255) // 8 * 8
+    return min(REGISTERS_PER_SM // (128 * -(-threads // 128)), 256) // 8 * 8
