@@ -378,9 +378,10 @@ def _below(level: str, content: Module | str | bytes, target: Target, keep: Comp
     remark(None, "registers", f"{linked.n_regs} registers a thread, {linked.n_spills} bytes of "
            f"spill stores, {linked.stack} bytes of stack", registers=linked.n_regs,
            spills=linked.n_spills, stack=linked.stack)
-    remark(None, "assembler", f"compiled by {linked.assembler}" + (
-        ", which leaves out setmaxnreg: pip install 'tilec[ptxas]' brings ptxas, which does not"
-        if linked.drops_setmaxnreg else ""), assembler=linked.assembler)
+    if "setmaxnreg." in content:
+        remark(None, "assembler", f"compiled by {linked.assembler}" + (
+            ", which leaves out setmaxnreg: pip install 'tilec[ptxas]' brings ptxas, which does not"
+            if linked.drops_setmaxnreg else ""), assembler=linked.assembler)
     for line in linked.advisories:
         remark(None, "assembler", line, advisory=True)
     if keep is not None:

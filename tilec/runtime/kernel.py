@@ -72,7 +72,7 @@ class CompiledKernel:
     """A kernel specialised to argument types, constants, a target and options.
 
     name, num_warps, num_stages; shared: bytes of shared memory; n_regs: registers a thread;
-    n_spills: bytes of spill stores; asm: the text of every level.
+    n_spills: bytes of spill stores; assembler: what made the cubin; asm: the text of every level.
     """
 
     def __init__(self, fn: Function, signature: Mapping[str, Spec],
@@ -219,6 +219,11 @@ class CompiledKernel:
     def n_spills(self) -> int:
         """Bytes of spill stores a thread."""
         return self._linked.n_spills
+
+    @property
+    def assembler(self) -> str:
+        """What made the cubin: "nvJitLink 13.0", or see `LinkResult`."""
+        return self._linked.assembler
 
     def layouts(self) -> dict[str, str]:
         """The layout of every named tile at the gpu level, by Python name."""
