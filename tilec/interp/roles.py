@@ -27,6 +27,7 @@ from tilec.interp.shadow import Shadow
 from tilec.interp.waiting import Coroutine, Scheduler
 from tilec.ir import ops
 from tilec.ir.core import Op
+from tilec.ir.printer import print_op
 
 if TYPE_CHECKING:
     from tilec.interp.buffers import View
@@ -134,7 +135,7 @@ class Role:
             who = f" of {old.role.name}" if old.role is not None else ""
             raise m.error(
                 new.op, f"{new.op.name} of {self.name} {_verb(new.writes)} shared memory that "
-                f"{old.op.name} at {place(old.op)}{who} {_verb(old.writes)}, and no mbarrier "
+                f"{old.op.name} at {_where(old.op)}{who} {_verb(old.writes)}, and no mbarrier "
                 "orders the two", "between them one must arrive at an mbarrier, after a barrier of "
                 "its warps, and the other wait for it")
         self.roles.record(new)
@@ -266,7 +267,7 @@ class Roles(Scheduler):
             if m.role.blocked is not None:
                 op, lacks = m.role.blocked
                 first = first or op
-                lines.append(f"{m.role.name} at {place(op)}: this phase of the mbarrier {lacks()}")
+                lines.append(f"{m.role.name} at {_where(op)}: this phase of the mbarrier {lacks()}")
         assert first is not None
         name = self.m.program_name(self.frame.programs[0])
         return self.m.error(
@@ -277,6 +278,11 @@ class Roles(Scheduler):
 
 def _elect(op: Op) -> ops.Elect | None:
     return next((a for a in op.ancestors() if isinstance(a, ops.Elect)), None)
+
+
+def _where(op: Op) -> str:
+    """An op's line, or in text without lines the op."""
+    return place(op) if op.loc.line else f"`{print_op(op).strip().splitlines()[0]}`"
 
 
 def _verb(writes: bool) -> str:
