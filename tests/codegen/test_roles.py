@@ -13,6 +13,7 @@ from tilec.errors import CompilationError, OutOfResources
 from tilec.ir import ops
 from tilec.ir.core import Module
 from tilec.ir.parser import parse
+from tilec.ir.types import i32
 from tilec.ir.verifier import verify
 from tilec.runtime.text import TextKernel
 from tilec.target import Target
@@ -227,6 +228,19 @@ def test_warp_numbers_are_the_roles() -> None:
     # Warpgroup barriers: those of the first role come after its own, which is 4.
     assert re.search(r"add\.s32\s+%r\d+, %r\d+, 5;", text)
     assert re.search(r"bar\.sync %r\d+, 128;", text)
+
+
+def test_prints_of_roles(capsys: pytest.CaptureFixture[str]) -> None:
+    """One thread of each role prints; its buffer is the thread's, made once."""
+    m = kernel((4, 2, 2))
+    for i, role in enumerate(op for op in m.walk() if isinstance(op, ops.WarpRole)):
+        value = role.body.insert(ops.Constant(value=i, types=[i32]), role.body.terminator)
+        role.body.insert(ops.Print([value.result], prefix="role"), role.body.terminator)
+    made = TextKernel(m)
+    made.run(arguments(3)[0], 1, "ptx")
+    lines = sorted(line for line in capsys.readouterr().out.splitlines() if "role" in line)
+    assert [line.split()[-1] for line in lines] == ["0", "1", "2"]
+    assert compile_from(m, SM_90A, "llir").llir_text.count("alloca") == 1
 
 
 def registers(first: int, second: int, maxnreg: str = "") -> str:

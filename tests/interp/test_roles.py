@@ -205,7 +205,8 @@ WAITED = STORE + "gpu.tma_store_wait() {read = true}\n"
 
 
 @pytest.mark.parametrize(("before", "inside", "message"), [
-    (WAITED + "gpu.barrier()", "", ""), ("", WAITED, ""), (STORE, "", "roles begin while gpu.tma_store"),
+    (WAITED + "gpu.barrier()", "", ""), ("", WAITED, ""),
+    (STORE, "", "roles begin while gpu.tma_store"),
     (WAITED, "", "roles begin while gpu.tma_store"),
     ("", STORE, "the role of warps 0 to 3 ends while this may still read")])
 def test_groups_end_where_they_begin(before: str, inside: str, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.fixtures import FOLDER
 from tilec.errors import IRError
 from tilec.ir.parser import parse
 from tilec.ir.printer import equal, print_module
@@ -185,7 +186,7 @@ def test_roles_are_well_formed_and_survive_passes() -> None:
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
-    ("{warps = 4, registers = 24}", "{warps = 5}", "registers are [0, 240], expected all or none"),
+    ("{warps = 4, registers = 24}", "{warps = 4}", "registers are [0, 240], expected all or none"),
     ("num_warps = 12", "num_warps = 8", "the roles have 12 warps, there are 8"),
     ("registers = 24}", "registers = 20}", "registers is 20 for 4 warps"),
     ("registers = 24}", "registers = 264}", "registers is 264 for 4 warps"),
@@ -217,6 +218,17 @@ def test_roles_refused(old: str, new: str, message: str) -> None:
     with pytest.raises(IRError) as caught:
         checked(ROLES.replace(old, new))
     assert message in str(caught.value)
+
+
+def test_wgmma_needs_whole_warpgroups() -> None:
+    """Four warps that are not one of the hardware's warpgroups."""
+    text = (FOLDER / "gemm_c_e2.tir").read_text()
+    checked(text)
+    lead = "      gpu.warp_role() {warps = 4} {"
+    assert text.count(lead) == 1
+    with pytest.raises(IRError, match="the role begins with warp 2; for wgmma and registers"):
+        checked(text.replace(lead, lead.replace("4", "2")).replace("num_warps = 12",
+                                                                   "num_warps = 10"))
 
 
 def test_there_are_sixteen_barriers() -> None:

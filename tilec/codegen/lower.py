@@ -125,7 +125,7 @@ def _module_text(cg: CodeGen, func: Func, name: str, maxnreg: int) -> str:
              *sorted(e.declared.values())]
     parts.append(f"define ptx_kernel void @{name}({_parameters(func)}) #0 "
                  f"!dbg !{cg.debug.subprogram} {{")
-    parts += ["start:", *e.entry, *e.lines, "}"]
+    parts += ["start:", *e.locals.values(), *e.entry, *e.lines, "}"]
     limit = f' "nvvm.maxnreg"="{maxnreg}"' if maxnreg else ""
     if roles.give_registers(func, maxnreg):
         limit = ' "nvvm.minctasm"="1"'  # setmaxnreg shares out what the launch bounds grant

@@ -60,8 +60,8 @@ class Mbarriers:
             (self.bytes[rows, slots] == 0)
         self.phase[rows[done], slots[done]] += 1
         self.arrived[rows[done], slots[done]] = 0
-        for row, slot in zip(rows[done].tolist(), slots[done].tolist(), strict=True):
-            if slot in self.past:
+        if self.past:
+            for row, slot in zip(rows[done].tolist(), slots[done].tolist(), strict=True):
                 join(self.past[slot], self.told.pop(slot, {}))
                 self.past[slot][self, slot] = int(self.phase[row, slot])
 

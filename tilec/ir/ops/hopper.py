@@ -360,7 +360,8 @@ class WarpRole(Op, name="gpu.warp_role", effects={"barrier"}):
     registers: int = attr(int, 0)
 
     def check(self) -> None:
-        if not isinstance(self.parent.parent_op if self.parent else None, WarpSpecialize):
+        around = self.parent.parent_op if self.parent else None
+        if not isinstance(around, WarpSpecialize):
             raise self.fail("must stand in a gpu.warp_specialize")
         if self.warps < 1:
             raise self.fail(f"warps is {self.warps}, expected 1 or more")
@@ -368,6 +369,10 @@ class WarpRole(Op, name="gpu.warp_role", effects={"barrier"}):
         if n and (n % 8 or not 24 <= n <= 256 or self.warps % 4):
             raise self.fail(f"registers is {n} for {self.warps} warps, expected a multiple of 8 "
                             f"from 24 to 256, for whole warpgroups")
+        first = sum(r.warps for r in around.roles[:around.roles.index(self)])
+        if first % 4 and (n or any(isinstance(op, Wgmma) for op in self.body.walk())):
+            raise self.fail(f"the role begins with warp {first}; for wgmma and registers of its "
+                            "own it must begin with a multiple of 4, as warpgroups do")
         own = {v for op in self.body.walk() for block in op.regions for v in block.args}
         for op in self.body.walk():
             if reason := _NOT_IN_ROLES.get(type(op)):
