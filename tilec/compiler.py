@@ -58,6 +58,7 @@ from tilec.passes.reorder import Reorder
 from tilec.passes.reorder_broadcast import ReorderBroadcast
 from tilec.passes.rewrite_descriptors import RewriteDescriptors
 from tilec.passes.schedule import Schedule
+from tilec.passes.specialize_warps import SpecializeWarps
 from tilec.passes.store_by_tma import StoreByTma
 from tilec.passes.unroll import Unroll
 from tilec.target import Target
@@ -92,6 +93,7 @@ PIPELINE: tuple[Step, ...] = (
     Step("gpu", OptimizeDotOperands(), "before the schedule: a pipeline keeps what is loaded"),
     Step("gpu", Cse(), "rematerialisation leaves equal copies"),
     Step("gpu", Schedule(), "once layouts are settled: what feeds a dot, and how wide it is read"),
+    Step("gpu", SpecializeWarps(), "needs the schedule, and carries a part of it out itself"),
     Step("gpu", Pipeline(), "carries the schedule out"),
     Step("gpu", AsyncDots(), "needs the buffers that their operands lie in"),
     Step("gpu", StoreByTma(), "once layouts are settled: the value goes through a buffer"),
@@ -171,15 +173,16 @@ class Instrument:
 @dataclass
 class Compiled:
     """What a compilation made, as far as it went. The modules are there only if they were asked
-    to be kept. name: as in the PTX; shared: bytes of shared memory; edited: the file of
-    TILEC_OVERRIDE_DIR that it went on from, if any; maps: tensor maps that a launch passes after
-    the author's arguments."""
+    to be kept. name: as in the PTX; threads: of a CTA; shared: bytes of shared memory; edited: the
+    file of TILEC_OVERRIDE_DIR that it went on from, if any; maps: tensor maps that a launch passes
+    after the author's arguments."""
 
     target: Target
     options: Options
     name: str = ""
     modules: dict[str, Module] = field(default_factory=dict)
     llir_text: str = ""
+    threads: int = 0
     shared: int = 0
     ptx: str = ""
     linked: LinkResult | None = None
@@ -367,7 +370,7 @@ def _below(level: str, content: Module | str | bytes, target: Target, keep: Comp
         assert isinstance(content, Module)
         llir = _to_llir(content, target)
         if keep is not None:
-            keep.shared = llir.shared_bytes
+            keep.shared, keep.threads = llir.shared_bytes, 32 * llir.num_warps
             keep.maps = recipes(content.funcs[0])
         return llir.text
     assert isinstance(content, str)

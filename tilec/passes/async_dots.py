@@ -63,6 +63,8 @@ def _only_sums(dot: ops.Dot) -> bool:
     loop = dot.parent.parent_op if dot.parent is not None else None
     if not isinstance(loop, ops.For) or dot.c.owner is not loop.body:
         return False
+    if any(isinstance(op, ops.MbarrierArrive) for op in loop.body):
+        return False  # each round says that it is done with its buffers
     end = loop.body.terminator
     return list(dot.result.uses) == [(end, dot.c.index - 1)] and len(dot.c.uses) == 1
 

@@ -23,12 +23,15 @@ _BARRIER = SwizzledShared(1, 1, 1, (0,))
 
 @dataclass
 class Ring:
-    """The buffers of a loop's loads, `slots` of each, with their mbarriers, set up before `at`."""
+    """The buffers of a loop's loads, `slots` of each, with their mbarriers, set up before `at`.
+    consumers: warpgroups of a role that says by mbarriers `empty` when slots are free; 0 where
+    loads and uses are one role's, whose barriers say that."""
 
     loads: Sequence[ops.DescriptorLoad]
     slots: int
     maps: TensorMaps
     at: Builder
+    consumers: int = 0
     tensor_maps: list[Value] = field(default_factory=list)
     buffers: list[Value] = field(default_factory=list)
 
@@ -45,6 +48,10 @@ class Ring:
         for tensor_map in dict.fromkeys(self.tensor_maps):
             inside.insert(ops.PrefetchTensormap(tensor_map))
         inside.insert(ops.MbarrierInit(self.full))
+        if self.consumers:
+            self.empty = self.at.emit(ops.AllocShared(types=[self.full.type]))
+            self.empty.name = "empty"
+            inside.insert(ops.MbarrierInit(self.empty, count=self.consumers))
         inside.insert(ops.Yield())
         self.at.insert(ops.Elect(body=setup))
         self.at.insert(ops.Barrier())
@@ -59,18 +66,24 @@ class Ring:
     def copies(self, here: Builder, slot: Value, offsets: Sequence[Sequence[Value]],
                predicate: Value | None = None) -> ops.Elect:
         """One thread starts the copies into a slot."""
-        ready = here.emit(ops.MemdescIndex(self.full, slot))
-        views = [here.emit(ops.MemdescIndex(b, slot)) for b in self.buffers]
         body = Block()
         inside = Builder(body, loc=self.loads[0].loc)
-        inside.insert(ops.MbarrierExpect(ready, bytes=sum(map(_bytes, views))))
-        for load, tensor_map, view, at in zip(self.loads, self.tensor_maps, views, offsets,
-                                              strict=True):
-            inside.insert(ops.TmaLoad(tensor_map, view, ready, *at, loc=load.loc))
+        self.fill(here, slot, offsets, inside)
         inside.insert(ops.Yield())
         elect = here.insert(ops.Elect(*([] if predicate is None else [predicate]), body=body))
         assert isinstance(elect, ops.Elect)
         return elect
+
+    def fill(self, here: Builder, slot: Value, offsets: Sequence[Sequence[Value]],
+             inside: Builder | None = None) -> None:
+        """One thread, which runs `here`, or `inside`, starts the copies into a slot."""
+        ready = here.emit(ops.MemdescIndex(self.full, slot))
+        views = [here.emit(ops.MemdescIndex(b, slot)) for b in self.buffers]
+        inside = inside or here
+        inside.insert(ops.MbarrierExpect(ready, bytes=sum(map(_bytes, views))))
+        for load, tensor_map, view, at in zip(self.loads, self.tensor_maps, views, offsets,
+                                              strict=True):
+            inside.insert(ops.TmaLoad(tensor_map, view, ready, *at, loc=load.loc))
 
     def read(self, here: Builder, slot: Value, parity: Value) -> None:
         """Wait for a slot; users of the loads read it."""

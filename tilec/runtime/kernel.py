@@ -171,7 +171,8 @@ class CompiledKernel:
         meta = json.loads(files["meta.json"])
         linked = LinkResult(files["cubin"], meta["log"], *meta["usage"])
         return Compiled(self.target, self.options, meta["name"], ptx=files["ptx"].decode(),
-                        llir_text=files["ll"].decode(), shared=meta["shared"], linked=linked,
+                        llir_text=files["ll"].decode(), threads=meta["threads"],
+                        shared=meta["shared"], linked=linked,
                         maps=list(map(from_json, meta["maps"])))
 
     def _to_disk(self, key: str, made: Compiled) -> None:
@@ -179,8 +180,8 @@ class CompiledKernel:
         assert linked is not None
         usage = [linked.n_regs, linked.n_spills, linked.stack, linked.static_shared,
                  linked.assembler]
-        meta = {"name": made.name, "shared": made.shared, "log": linked.log, "usage": usage,
-                "maps": list(map(to_json, made.maps))}
+        meta = {"name": made.name, "threads": made.threads, "shared": made.shared,
+                "log": linked.log, "usage": usage, "maps": list(map(to_json, made.maps))}
         _DISK.put(key, {"meta.json": json.dumps(meta).encode(), "cubin": linked.cubin,
                         "ptx": made.ptx.encode(), "ll": made.llir_text.encode()})
 
@@ -209,6 +210,11 @@ class CompiledKernel:
     def shared(self) -> int:
         """Bytes of shared memory a CTA uses."""
         return self.lower("ptx").shared
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA: those of num_warps, and of warps that only load."""
+        return self.lower("ptx").threads
 
     @property
     def n_regs(self) -> int:

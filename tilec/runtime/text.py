@@ -70,7 +70,7 @@ class TextKernel:
         if level == "ptx":
             made, values = self.compiled, self._arguments(args, _simulated_value)
             values += [MapMaker(recipe).in_simulator(values) for recipe in made.maps]
-            tilec.sim.run(made.ptx, made.name, values, extents, 32 * self.module.num_warps,
+            tilec.sim.run(made.ptx, made.name, values, extents, made.threads,
                           shared_bytes=made.shared, seed=seed, check=knobs.check)
             return
         levels = IR_LEVELS[IR_LEVELS.index(self.module.level):]
@@ -100,7 +100,7 @@ class TextKernel:
             launcher = self._launchers[index] = Launcher(
                 loaded.function, [_short(p) for p in self.params], index,
                 [MapMaker(recipe).on_device for recipe in made.maps])
-        launcher.launch(grid, 32 * self.module.num_warps, made.shared,
+        launcher.launch(grid, made.threads, made.shared,
                         device.current_stream(index), values)
 
 

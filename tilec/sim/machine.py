@@ -272,13 +272,17 @@ class Machine:
         return ready
 
     def gate_warpgroups(self, pc: int, mask: Mask) -> Array:
-        """Like `gate`, for all lanes of the four warps of a warpgroup; none may have exited."""
-        if self.cta_lanes % 128:
-            raise Fault(f"a CTA of {self.threads} threads does not consist of warpgroups of 128")
+        """Like `gate`, for all lanes of the four warps of a warpgroup; none may have exited. Warps
+        beyond the last warpgroup of a CTA wait for ever."""
+        if self.cta_lanes % 128 and self.lanes > self.cta_lanes:
+            raise Fault(f"a CTA of {self.threads} threads, in a cluster, does not consist of "
+                        "warpgroups of 128")
         threads = self.full(mask)
         if pc in self.blocked:
             threads = threads | self.blocked.pop(pc)
-        missing = (~threads).reshape(-1, 128).any(axis=1).repeat(128)
+        there = np.zeros(align_up(self.lanes, 128), bool)
+        there[: self.lanes] = threads
+        missing = (~there).reshape(-1, 128).any(axis=1).repeat(128)[: self.lanes]
         waiting = threads & missing
         if np.count_nonzero(waiting):
             self.blocked[pc] = waiting
