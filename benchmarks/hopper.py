@@ -18,7 +18,7 @@ from benchmarks.memory_bound import Case, triton_kernels
 from tilec.runtime.text import TextKernel
 
 FIXTURES = common.ROOT / "tests" / "lit" / "fixtures"
-OURS = ("plain tl", "gpu level", "gpu level ws")  # the last with warp specialisation
+OURS = ("plain tl", "plain tl ws", "gpu level", "gpu level ws")  # ws: warp specialization
 PEERS = ("cuBLAS", "cuDNN", "Triton")
 # Tile, warps, stages: the first whose tiles there are enough of for half of the multiprocessors.
 PLAIN = (((128, 256, 64), 8, 4), ((128, 128, 64), 8, 5), ((128, 64, 64), 8, 7))
@@ -37,7 +37,7 @@ def multiprocessors(torch: Any) -> int:
 def loaded(plain: str, ws: str) -> dict[str, TextKernel]:
     """Two fixtures, by the name that the table gives them."""
     return {name: tilec.load(FIXTURES / file)
-            for name, file in zip(OURS[1:], (plain, ws), strict=True)}
+            for name, file in zip(OURS[2:], (plain, ws), strict=True)}
 
 
 def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
@@ -66,11 +66,13 @@ def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
     block, warps, stages = next(
         (p for p in PLAIN if tilec.cdiv(m, p[0][0]) * tilec.cdiv(n, p[0][1]) >= enough), PLAIN[-1])
 
-    def plain(_: int) -> Any:
-        example.matmul(a, b, c, block, warps, stages)
-        return c
+    def plain(ws: bool) -> Callable[[int], Any]:
+        def launch(_: int) -> Any:
+            example.matmul(a, b, c, block, warps, stages, ws)
+            return c
+        return launch
 
-    case.run["plain tl"] = {"": plain}
+    case.run |= {name: {"": plain(name.endswith("ws"))} for name in OURS[:2]}
     case.run |= {name: {"": ours(name)} for name in kernels}
     case.run["cuBLAS"] = {"": lambda _: torch.matmul(a, b, out=c)}
     if twin is not None:

@@ -43,6 +43,7 @@ CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
                           for block in ((128, 64), (64, 256), (128, 256))),
                     {"GROUP": 8, "num_warps": 8, "num_stages": 4}),
 }
+CASES["descriptors by roles"] = (*CASES["descriptors"][:3], CASES["descriptors"][3] | {"WS": True})
 # Kernels written at the gpu level.
 FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir",
             "gemm by roles": "gemm_c_e2.tir", "attention F3nf": "attention_f3nf.tir"}
