@@ -221,7 +221,7 @@ def compile_module(build: Callable[[], Module], target: Target, options: Options
 def _compile(build: Callable[[], Module], target: Target, options: Options, stop_at: str,
              instruments: Sequence[Instrument], keep: bool, verify_all: bool,
              override: Path | None) -> Compiled:
-    out = Compiled(target, options)
+    out = Compiled(target, options, threads=32 * options.num_warps)
     began: float | None = time.perf_counter()
     module = build()
     out.name = symbol(module.funcs[0].name)

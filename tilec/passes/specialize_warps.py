@@ -102,7 +102,7 @@ class _Nest:
             elif effects and not op.pure:
                 return "loads, stores or atomics of scalars and tiles before it are mixed"
         for op in self.needed | set(self.loads):
-            if any(v.op in inside for v in op.operands):
+            if any(v.op in inside for x in op.walk() for v in x.operands):
                 return "a block's place depends on a tile"
         bounds = [v for loop in self.loops for v in (loop.lo, loop.hi, loop.step)]
         return "its bounds depend on a tile" if any(v.op in inside for v in bounds) else ""
