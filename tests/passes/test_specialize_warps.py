@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -144,7 +145,6 @@ SIGNATURE = {"a": "tensordesc<bf16[64, 64]>:16", "b": "tensordesc<bf16[64, 64]>:
 @pytest.mark.parametrize("bias", [False, True])
 def test_what_stands_around_the_loop(bias: bool, level: str) -> None:
     """Scalars are loaded by all warps, before the roles; tiles by those that use them."""
-    import ml_dtypes
     made = tilec.compile(gathered, SIGNATURE, {"BIAS": bias, "IF": False, "CARRIED": False},
                          target="sm_90a", num_warps=4)
     assert made.threads == 160
@@ -157,6 +157,39 @@ def test_what_stands_around_the_loop(bias: bool, level: str) -> None:
     made.run([*descs, rows], 3, level, seed=1)
     want = a.astype(np.float64) @ b.astype(np.float64) + (rows[None, :] if bias else 0)
     np.testing.assert_allclose(c.astype(np.float64), want, rtol=2**-8, atol=2e-2)
+
+
+@tilec.jit
+def normed(a, b, c, sums):
+    acc, total = tl.zeros((64, 64), tl.float32), tl.zeros((64,), tl.float32)
+    for k in tl.range(0, a.shape[1], 64, warp_specialize=True):
+        x = a.load([0, k])
+        total += tl.sum(x.to(tl.float32), 1)
+        acc = tl.dot(x, b.load([k, 0]), acc)
+    c.store([0, 0], acc)
+    tl.store(sums + tl.arange(0, 64), total)
+
+
+@pytest.mark.parametrize("level", ["gpu", "lowered", "ptx"])
+def test_blocks_that_threads_read_too(level: str) -> None:
+    """Then the threads of a warpgroup meet before they say that a slot is empty."""
+    signature = SIGNATURE | {"sums": "*fp32:16"}
+    del signature["rows"]
+    made = tilec.compile(normed, signature, {}, target="sm_90a", num_warps=4)
+    rng = np.random.default_rng(5)
+    a = rng.integers(-3, 4, (64, 592)).astype(ml_dtypes.bfloat16)
+    b = rng.integers(-3, 4, (592, 64)).astype(ml_dtypes.bfloat16)
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    for seed in range(3):
+        c, sums = np.full((64, 64), np.nan, ml_dtypes.bfloat16), np.full(64, np.nan, np.float32)
+        descs = [tilec.TensorDescriptor(x, x.shape, (x.shape[1], 1), (64, 64))
+                 for x in (a, b, c)]
+        made.run([*descs, sums], 1, level, seed=seed)
+        np.testing.assert_allclose(c.astype(np.float64), want, rtol=2**-8)
+        np.testing.assert_array_equal(sums, a.astype(np.float32).sum(1))
+    assert any(isinstance(op.next, ops.MbarrierArrive) or isinstance(
+        op.next and op.next.next, ops.MbarrierArrive) for op in
+        parse(made.asm["gpu"]).walk() if isinstance(op, ops.WarpgroupBarrier))
 
 
 @pytest.mark.parametrize(("given", "target", "reason"), [

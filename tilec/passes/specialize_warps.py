@@ -36,9 +36,9 @@ class SpecializeWarps(Pass):
                 loop.warp_specialize = False
             if not asked:
                 continue
-            found = _Nest(func, asked[0], module.num_warps)
+            found = _Nest(func, asked, module.num_warps)
             reason = found.obstacle()
-            remark(asked[0], "loop", f"its warps are not specialized: {reason}" if reason else
+            remark(found.asked, "loop", f"its warps are not specialized: {reason}" if reason else
                    "a warp of its own loads the blocks", option="warp_specialize")
             if not reason:
                 module.attributes["num_warps"] = found.specialize(
@@ -48,13 +48,14 @@ class SpecializeWarps(Pass):
 class _Nest:
     """The loop whose blocks TMA loads, and those around it."""
 
-    def __init__(self, func: Func, asked: ops.For, warps: int) -> None:
-        self.func, self.asked, self.warps = func, asked, warps
+    def __init__(self, func: Func, asked: Sequence[ops.For], warps: int) -> None:
+        self.func, self.warps = func, warps
         self.inners = [op for op in func.walk() if isinstance(op, ops.For)
                        and any(isinstance(x, ops.DescriptorLoad) for x in op.body)]
-        self.inner = self.inners[0] if self.inners else asked
+        self.inner = self.inners[0] if self.inners else asked[0]
         self.loads = [op for op in self.inner.body if isinstance(op, ops.DescriptorLoad)]
         self.loops = [*around(self.inner), self.inner]
+        self.asked = next((loop for loop in asked if loop in self.loops), asked[0])
         self.needed: set[Op] = set()  # ops in the loops that give the places of blocks
 
     def obstacle(self) -> str:
@@ -182,11 +183,20 @@ class _Nest:
         here = Builder(before=self.loads[0], loc=self.loads[0].loc)
         end = Builder(before=self.inner.body.terminator, loc=self.loads[0].loc)
         slot, parity = ring.slot(here, count)
+        products = all(_only_multiplied(load.result) for load in self.loads)
         ring.read(here, slot, parity)
+        if not products:  # what all threads have read, they vouch for together
+            end.insert(ops.WarpgroupBarrier())
         end.insert(ops.MbarrierArrive(end.emit(ops.MemdescIndex(ring.empty, slot))))
         give(self.inner, [later(end, count, 1, 2 * ring.slots)])
         for outer, loop in zip(reversed(self.loops[:-1]), reversed(self.loops[1:]), strict=True):
             give(outer, [loop.results[-1]])
+
+
+def _only_multiplied(value: Value) -> bool:
+    """Whether only dots use a block, which wgmma reads from shared memory."""
+    return all(isinstance(user, ops.Dot) or isinstance(user, (ops.Trans, ops.ConvertLayout)) and
+               _only_multiplied(user.results[0]) for user in value.users)
 
 
 def _on_tiles(op: Op) -> bool:
