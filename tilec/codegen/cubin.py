@@ -102,7 +102,7 @@ def link(ptx: str, target: Target, *, name: str) -> LinkResult:
         made = ptxas.assemble(path, ptx, target)
         if made.cubin is None:
             raise _link_error(made.log, ptx, "ptxas")
-        return result_of(made.cubin, made.log, name, f"ptxas {ptxas.version(path)}")
+        return result_of(made.cubin, made.log, name, ptxas.label(path))
     return _by_nvjitlink(ptx, target, name)
 
 

@@ -54,6 +54,11 @@ def version(path: Path) -> str:
     return _version(path, path.stat().st_mtime_ns)
 
 
+def label(path: Path) -> str:
+    """How a cubin names the ptxas that made it."""
+    return f"ptxas {version(path)}"
+
+
 def assemble(path: Path, ptx: str, target: Target) -> Assembled:
     """Run it on a PTX text. CompilationError where it does not run, or not to an end."""
     with tempfile.TemporaryDirectory(prefix="tilec-") as folder:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilec import knobs
+from tilec.codegen import ptxas
 from tilec.codegen.cubin import LinkResult, available, sass
 from tilec.compiler import (
     LEVELS,
@@ -170,6 +171,11 @@ class CompiledKernel:
             return None
         meta = json.loads(files["meta.json"])
         linked = LinkResult(files["cubin"], meta["log"], *meta["usage"])
+        if linked.assembler.startswith("ptxas"):
+            # The key names its file, which may be a script that starts another one by now.
+            found = ptxas.find()
+            if found is None or linked.assembler != ptxas.label(found):
+                return None
         return Compiled(self.target, self.options, meta["name"], ptx=files["ptx"].decode(),
                         llir_text=files["ll"].decode(), threads=meta["threads"],
                         shared=meta["shared"], linked=linked,
