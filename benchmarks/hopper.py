@@ -16,9 +16,10 @@ import tilec
 from benchmarks import common, long_rows
 from benchmarks.matmul import TRITON_ATTENTION, TRITON_MATMUL, near
 from benchmarks.memory_bound import Case, triton_kernels
+from tilec.runtime.text import TextKernel
 
 FIXTURES = common.ROOT / "tests" / "lit" / "fixtures"
-OURS = ("plain tl", "gpu level")
+OURS = ("plain tl", "plain tl ws", "gpu level", "gpu level ws")  # ws: warp specialization
 PEERS = ("cuBLAS", "cuDNN", "Triton", "copy")
 Tile = tuple[tuple[int, int, int], int, int]
 # Tile, warps, stages: the first whose tiles there are enough of for half of the multiprocessors.
@@ -40,6 +41,12 @@ GRAPH_FLOPS = 2 * 4096**3  # products up to this are replayed from a graph
 
 def multiprocessors(torch: Any) -> int:
     return int(torch.cuda.get_device_properties(0).multi_processor_count)
+
+
+def loaded(plain: str, ws: str) -> dict[str, TextKernel]:
+    """Two fixtures, by the name that the table gives them."""
+    return {name: tilec.load(FIXTURES / file)
+            for name, file in zip(OURS[2:], (plain, ws), strict=True)}
 
 
 def tile_for(torch: Any, m: int, n: int, tiles: Sequence[Tile]) -> Tile:
@@ -68,21 +75,25 @@ def product_case(torch: Any, what: str, m: int, n: int, k: int) -> tuple[Case, l
 
 
 def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
-    kernel = tilec.load(FIXTURES / "gemm_a_branch.tir")
+    kernels = loaded("gemm_a_branch.tir", "gemm_c_e2.tir")
     example = common.load_example("09_descriptor_matmul")
     case, (a, b, c) = product_case(torch, "matmul", m, n, k)
     grid = min(multiprocessors(torch), tilec.cdiv(m, 128) * tilec.cdiv(n, 256))
 
-    def ours(_: int) -> Any:
-        kernel[grid](a, b, c, m, n, k)
-        return c
+    def ours(name: str) -> Callable[[int], Any]:
+        def launch(_: int) -> Any:
+            kernels[name][grid](a, b, c, m, n, k)
+            return c
+        return launch
 
-    def plain(_: int) -> Any:
-        example.matmul(a, b, c)
-        return c
+    def plain(ws: bool) -> Callable[[int], Any]:
+        def launch(_: int) -> Any:
+            example.matmul(a, b, c, ws=ws)
+            return c
+        return launch
 
-    case.run["plain tl"] = {"": plain}
-    case.run["gpu level"] = {"": ours}
+    case.run |= {name: {"": plain(name.endswith("ws"))} for name in OURS[:2]}
+    case.run |= {name: {"": ours(name)} for name in kernels}
     return case
 
 
@@ -140,7 +151,7 @@ def fp8_case(torch: Any, m: int, n: int, k: int) -> Case:
 
 
 def attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case:
-    kernel, twin = tilec.load(FIXTURES / "attention_e1.tir"), triton_kernels()
+    kernels, twin = loaded("attention_e1.tir", "attention_f3nf.tir"), triton_kernels()
     example = common.load_example("11_descriptor_attention")
     q, k, v = (torch.randn(heads, n, d, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     out = torch.empty_like(q)
@@ -157,9 +168,11 @@ def attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case
         example.attention(q, k, v, out, causal, block, warps, stages)
         return out
 
-    def ours(_: int) -> Any:
-        kernel[grid](q, k, v, out, heads, n, scale)
-        return out
+    def ours(name: str) -> Callable[[int], Any]:
+        def launch(_: int) -> Any:
+            kernels[name][grid](q, k, v, out, heads, n, scale)
+            return out
+        return launch
 
     def theirs(block: tuple[int, int], warps: int, stages: int) -> Callable[[int], Any]:
         def launch(_: int) -> Any:
@@ -173,7 +186,7 @@ def attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case
 
     case.run["plain tl"] = {"": plain}
     if d == 128 and not causal:
-        case.run["gpu level"] = {"": ours}
+        case.run |= {name: {"": ours(name)} for name in kernels}
     case.run["cuDNN"] = {"": by_cudnn}
     if twin is not None:
         case.run["Triton"] = {"": theirs(*(TRITON_ATTENTION[2] if d < 256 else ((128, 64), 8, 2)))}
@@ -221,6 +234,14 @@ def measured(torch: Any, case: Case) -> list[str]:
     return [case.name, *(f"{rate[f]:.0f}" if f in rate else "" for f in (*OURS, *PEERS)), *ratios]
 
 
+def assembler(file: str) -> str:
+    """What makes a fixture's cubin here; where nvJitLink would leave out setmaxnreg, a launch has
+    the driver make it."""
+    linked = tilec.load(FIXTURES / file).compiled.linked
+    assert linked is not None
+    return "the driver's JIT" if linked.drops_setmaxnreg else linked.assembler
+
+
 def main() -> None:
     torch, flags = common.gpu_run(__doc__)
     makers = [*((matmul_case, shape) for shape in MATMUL), (fp8_case, (8192, 8192, 8192)),
@@ -235,9 +256,10 @@ def main() -> None:
     header = ["case", *OURS, *PEERS, *(f"{mine} / {p}" for mine in OURS for p in PEERS)]
     body = ("TFLOP/s, inputs N(0,1), contenders interleaved in random order, medians of "
             f"{REPS}: {CALLS} calls in a CUDA graph for products up to 4096, else bursts of "
-            f"{CALLS}. tilec is compiled by nvJitLink alone; plain tl has launch_pdl but for the "
-            "products by pointers and attention. e4m3: cuBLAS is torch._scaled_mm with fast "
-            "accumulation. decode: copy moves as many bytes as the product reads.\n\n" +
+            f"{CALLS}. tilec is compiled by nvJitLink, attention with warp specialisation by "
+            f"{assembler('attention_f3nf.tir')}; plain tl has launch_pdl but for the products by "
+            "pointers and attention. e4m3: cuBLAS is torch._scaled_mm with fast accumulation. "
+            "decode: copy moves as many bytes as the product reads.\n\n" +
             common.table(header, rows))
     if rows:
         common.report("hopper", "Hopper kernels, of plain tl and at the gpu level", body,

@@ -3,7 +3,7 @@ pointers and no masks.
 
 There is a program for each multiprocessor, and they share the tiles out among themselves.
 `flatten` makes one loop of a program's tiles and their steps along k, so that the loads of the next
-tile begin before this one is stored.
+tile begin before this one is stored. With `WS` a warp of its own loads, to the same end.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import tilec.language as tl
 
 
 @tilec.jit
-def matmul_kernel(a, b, c, GROUP: tl.constexpr):
+def matmul_kernel(a, b, c, GROUP: tl.constexpr, WS: tl.constexpr = False):
     """c = a @ b, in tiles as large as the descriptors' blocks."""
     BM: tl.constexpr = a.block_shape[0]
     BK: tl.constexpr = a.block_shape[1]
     BN: tl.constexpr = b.block_shape[1]
     down, across = tl.cdiv(c.shape[0], BM), tl.cdiv(c.shape[1], BN)
-    for tile in tl.range(tl.program_id(0), down * across, tl.num_programs(0), flatten=True):
+    for tile in tl.range(tl.program_id(0), down * across, tl.num_programs(0), flatten=True,
+                         warp_specialize=WS):
         pid_m, pid_n = tl.swizzle2d(tile // across, tile % across, down, across, GROUP)
         i, j = pid_m * BM, pid_n * BN
         acc = tl.zeros((BM, BN), tl.float32)
@@ -47,9 +48,9 @@ def decode_kernel(a, b, c):
 
 
 def matmul(a: Any, b: Any, c: Any, block: tuple[int, int, int] | None = None, num_warps: int = 8,
-           num_stages: int = 3) -> Any:
+           num_stages: int = 3, ws: bool = False) -> Any:
     """c = a @ b for a (M, K), b (K, N), their rows contiguous; returns the kernel. Without a block
-    a model of what each costs chooses it, with the warps and stages."""
+    a model of what each costs chooses it, with the warps and stages. ws: warps that only load."""
     if block is None:
         m, k = a.shape
         block, num_warps, num_stages = tilec.matmul_tile(m, b.shape[1], k, a.itemsize)
@@ -58,7 +59,8 @@ def matmul(a: Any, b: Any, c: Any, block: tuple[int, int, int] | None = None, nu
     described = [tilec.TensorDescriptor.from_tensor(x, shape)
                  for x, shape in ((a, (bm, bk)), (b, (bk, bn)), (c, (bm, bn)))]
     return matmul_kernel[(min(support.programs(), tiles),)](
-        *described, GROUP=8, num_warps=num_warps, num_stages=num_stages, **support.overlapping())
+        *described, GROUP=8, WS=ws, num_warps=num_warps, num_stages=num_stages,
+        **support.overlapping())
 
 
 def decode(a: Any, b: Any, c: Any, block: tuple[int, int] = (64, 128), num_stages: int = 9) -> Any:

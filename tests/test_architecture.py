@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "language": EVAL | {"frontend"}, "compiler": COMPILER, "instruments": COMPILER,
     "runtime": RUNTIME, "testing": RUNTIME, "tools": RUNTIME | {"tools"},
 }
-COMPILER_LINES, OTHER_LINES = 14_000, 14_300
+COMPILER_LINES, OTHER_LINES = 15_000, 14_800
 HEAVY = ("numpy", "llvmlite", "lark", "cuda", "ml_dtypes", "torch")
 
 # Ops that a table of rules leaves out, and why.
@@ -47,22 +47,19 @@ MACHINE = {  # memory, control flow and the grid are the interpreter's, which ha
     "MbarrierArrive",
     "MbarrierExpect", "MbarrierInit", "MbarrierWait", "MemdescIndex", "MemdescTrans", "NumPrograms",
     "PrefetchTensormap", "Print", "ProgramId", "Reduce", "SharedLoad", "SharedStore", "Store",
-    "TmaLoad", "TmaStore", "TmaStoreCommit", "TmaStoreWait", "WarpgroupBarrier", "Wgmma",
-    "WgmmaWait", "While",
+    "TmaLoad", "TmaStore", "TmaStoreCommit", "TmaStoreWait", "WarpRole", "WarpSpecialize",
+    "WarpgroupBarrier", "Wgmma", "WgmmaWait", "While",
 }
-# Warp roles are declared, so that kernels can be written down; neither the interpreter nor the code
-# generator runs them yet: both say so at the op.
-ROLES = {"WarpRole", "WarpSpecialize"}
 # They are rewritten, or become TMA copies, before code is generated.
 DESCRIPTORS = {"DescriptorAtomic", "DescriptorLoad", "DescriptorStore"}
 EXEMPT = {
-    "eval": MACHINE | ENDS | ROLES | {"Return"},
+    "eval": MACHINE | ENDS | {"Return"},
     # What the interpreter does not know itself it gives to the eval rules.
     "interp": {cls.__name__ for cls in OP_CLASSES.values()} - MACHINE - {"Hint"} | ENDS,
     "axis analysis": set(),
     "operand layout": set(),
     "result layout": set(),
-    "LLVM lowering": ENDS | ROLES | DESCRIPTORS,
+    "LLVM lowering": ENDS | DESCRIPTORS,
     # Called through the LLVM lowering of Elementwise.
     "elementwise lowering": {cls.__name__ for cls in OP_CLASSES.values()
                              if not issubclass(cls, Elementwise)},
@@ -145,9 +142,9 @@ def code_lines(path: Path) -> int:
 def test_code_line_budgets(capsys: pytest.CaptureFixture[str]) -> None:
     """The design gives 9000 lines to the compiler and 8000 to the rest. Both are exceeded: dots on
     tensor cores with their shared memory, software pipelining, block pointers, the tuner, remarks,
-    tilec-bisect, Hopper's copies and products, and the simulator's checks and counters were not in
-    that count. The bounds are what is reached, to the next hundred; raising one is a decision to be
-    seen in a diff."""
+    tilec-bisect, Hopper's copies, products and warp roles, and the simulator's checks and counters
+    were not in that count. The bounds are what is reached, to the next hundred; raising one is a
+    decision to be seen in a diff."""
     core = {"ir", "eval", "passes", "codegen", "frontend", "compiler"}
     counts: dict[str, int] = {}
     for path in FILES:

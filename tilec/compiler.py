@@ -29,6 +29,7 @@ from tilec.errors import (
     ToolError,
 )
 from tilec.ir.core import Module
+from tilec.ir.ops.hopper import WarpSpecialize
 from tilec.ir.ops.scf import MAX_STAGES
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
@@ -57,6 +58,7 @@ from tilec.passes.reorder import Reorder
 from tilec.passes.reorder_broadcast import ReorderBroadcast
 from tilec.passes.rewrite_descriptors import RewriteDescriptors
 from tilec.passes.schedule import Schedule
+from tilec.passes.specialize_warps import SpecializeWarps
 from tilec.passes.store_by_tma import StoreByTma
 from tilec.passes.unroll import Unroll
 from tilec.passes.wait_for_grid import WaitForGrid
@@ -92,6 +94,7 @@ PIPELINE: tuple[Step, ...] = (
     Step("gpu", OptimizeDotOperands(), "before the schedule: a pipeline keeps what is loaded"),
     Step("gpu", Cse(), "rematerialisation leaves equal copies"),
     Step("gpu", Schedule(), "once layouts are settled: what feeds a dot, and how wide it is read"),
+    Step("gpu", SpecializeWarps(), "needs the schedule, and carries a part of it out itself"),
     Step("gpu", Pipeline(), "carries the schedule out"),
     Step("gpu", AsyncDots(), "needs the buffers that their operands lie in"),
     Step("gpu", StoreByTma(), "once layouts are settled: the value goes through a buffer"),
@@ -177,15 +180,16 @@ class Instrument:
 @dataclass
 class Compiled:
     """What a compilation made, as far as it went. The modules are there only if they were asked
-    to be kept. name: as in the PTX; shared: bytes of shared memory; edited: the file of
-    TILEC_OVERRIDE_DIR that it went on from, if any; maps: tensor maps that a launch passes after
-    the author's arguments."""
+    to be kept. name: as in the PTX; threads: of a CTA; shared: bytes of shared memory; edited: the
+    file of TILEC_OVERRIDE_DIR that it went on from, if any; maps: tensor maps that a launch passes
+    after the author's arguments."""
 
     target: Target
     options: Options
     name: str = ""
     modules: dict[str, Module] = field(default_factory=dict)
     llir_text: str = ""
+    threads: int = 0
     shared: int = 0
     ptx: str = ""
     linked: LinkResult | None = None
@@ -224,7 +228,7 @@ def compile_module(build: Callable[[], Module], target: Target, options: Options
 def _compile(build: Callable[[], Module], target: Target, options: Options, stop_at: str,
              instruments: Sequence[Instrument], keep: bool, verify_all: bool,
              override: Path | None) -> Compiled:
-    out = Compiled(target, options)
+    out = Compiled(target, options, threads=32 * options.num_warps)
     began: float | None = time.perf_counter()
     module = build()
     out.name = symbol(module.funcs[0].name)
@@ -352,7 +356,9 @@ def stages(module: Module | str, target: Target, *, start: int = 0, stop_at: str
 def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Compiled:
     """Take a module of any level, in place, through the passes below that level and down to
     `stop_at`. Raises what `compile_module` does."""
-    options = Options(num_warps=module.num_warps,
+    # With warp roles the module has as many warps as they do, which no launch could ask for.
+    roles = any(isinstance(op, WarpSpecialize) for op in module.walk())
+    options = Options(num_warps=Options.num_warps if roles else module.num_warps,
                       num_stages=int(module.attributes.get("num_stages", Options.num_stages)),
                       launch_pdl=bool(module.attributes.get("launch_pdl", False)))
     made = Compiled(target, options, symbol(module.funcs[0].name))
@@ -372,7 +378,7 @@ def _below(level: str, content: Module | str | bytes, target: Target, keep: Comp
         assert isinstance(content, Module)
         llir = _to_llir(content, target)
         if keep is not None:
-            keep.shared = llir.shared_bytes
+            keep.shared, keep.threads = llir.shared_bytes, 32 * llir.num_warps
             keep.maps = recipes(content.funcs[0])
         return llir.text
     assert isinstance(content, str)
@@ -383,6 +389,12 @@ def _below(level: str, content: Module | str | bytes, target: Target, keep: Comp
     remark(None, "registers", f"{linked.n_regs} registers a thread, {linked.n_spills} bytes of "
            f"spill stores, {linked.stack} bytes of stack", registers=linked.n_regs,
            spills=linked.n_spills, stack=linked.stack)
+    if "setmaxnreg." in content:
+        remark(None, "assembler", f"compiled by {linked.assembler}" + (
+            ", which leaves out setmaxnreg: pip install 'tilec[ptxas]' brings ptxas, which does not"
+            if linked.drops_setmaxnreg else ""), assembler=linked.assembler)
+    for line in linked.advisories:
+        remark(None, "assembler", line, advisory=True)
     if keep is not None:
         keep.linked = linked
     return linked.cubin

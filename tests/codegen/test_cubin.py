@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
-from tilec.codegen import cubin, llvm
-from tilec.errors import IRError, OutOfResources, ToolError
+from tilec.codegen import cubin, llvm, ptxas
+from tilec.errors import CompilationError, IRError, OutOfResources, ToolError
 from tilec.target import Target
 
 SM90A = Target.parse("sm_90a")
@@ -80,10 +81,88 @@ def test_statistics_are_those_of_the_named_kernel():
     assert hot.static_shared == 0 and hot.n_spills > 0
 
 
-def test_setmaxnreg_advisory_is_kept():
-    ptx = copy_ptx().replace("\tret;", "\tsetmaxnreg.dec.sync.aligned.u32 24;\n\tret;")
-    advisories = cubin.link(ptx, SM90A, name="copy").advisories
-    assert len(advisories) == 1 and "C7504" in advisories[0]
+def setmaxnreg_ptx():
+    ptx = copy_ptx(attributes='"nvvm.reqntid"="128" "nvvm.minctasm"="1"')
+    return ptx.replace("\tret;", "\tsetmaxnreg.dec.sync.aligned.u32 24;\n\tret;")
+
+
+def test_setmaxnreg_advisory_is_kept(monkeypatch):
+    monkeypatch.setattr(cubin.ptxas, "find", lambda: None)
+    result = cubin.link(setmaxnreg_ptx(), SM90A, name="copy")
+    assert len(result.advisories) == 1 and "C7504" in result.advisories[0]
+    assert result.assembler == f"nvJitLink {cubin.version()}" and result.drops_setmaxnreg
+    other = cubin.link(copy_ptx(), SM90A, name="copy")
+    assert other.assembler == result.assembler and not other.drops_setmaxnreg
+
+
+# ---- ptxas
+@pytest.fixture
+def tools(monkeypatch, tmp_path):
+    """Makes ptxas files of shell scripts: by folder, all that there are."""
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setattr(ptxas.importlib.util, "find_spec",
+                        lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
+
+    def make(folder, version="13.0.88", script="exit 1"):
+        path = tmp_path / folder / "ptxas"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"""#!/bin/sh
+if [ "$1" = --version ]; then echo "Cuda compilation tools, release x, V{version}"; exit 0; fi
+{script}
+""")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def test_where_ptxas_is_looked_for(tools):
+    assert ptxas.find() is None and ptxas.identity() == "ptxas none"
+    wheel = tools("cu13/bin")
+    assert ptxas.find() == wheel and ptxas.version(wheel) == "13.0.88"
+    known = ptxas.identity()
+    home = tools("home/bin", "12.8.1")
+    assert ptxas.find() == home and ptxas.identity() not in (known, "ptxas none")
+    tools("path", "12.4.99")  # too old
+    assert ptxas.find() == home
+    on_path = tools("path", "13.1.7")
+    assert ptxas.find() == on_path
+
+
+def test_a_ptxas_that_does_not_run_is_passed_over(tools):
+    tools("path").write_text("\x7fELF of another machine")
+    wheel = tools("cu13/bin")
+    assert ptxas.find() == wheel
+
+
+@pytest.mark.parametrize(("script", "error", "message"), [
+    ("kill -9 $$", CompilationError, "was ended by signal 9"),
+    ("exec /bin/sleep 5", CompilationError, "did not end in 0.2 s"),
+    ("echo 'ptxas fatal   : no licence' >&2; exit 255", cubin.InternalError, "no licence"),
+    ("echo 'ptxas k.ptx, line 2; error   : Unknown thing' >&2; exit 255", IRError,
+     "PTX, line 2: Unknown thing"),
+    ("echo 'Entry function uses too much shared data (0x40000 bytes, 0x38c00 max)'; exit 1",
+     OutOfResources, "262144"),
+])
+def test_how_ptxas_fails(tools, monkeypatch, script, error, message):
+    tools("cu13/bin", script=script)
+    monkeypatch.setattr(ptxas, "TIMEOUT_S", 0.2)
+    with pytest.raises(error, match=message):
+        cubin.link(setmaxnreg_ptx(), SM90A, name="copy")
+    assert cubin.link(copy_ptx(), SM90A, name="copy").assembler.startswith("nvJitLink")
+
+
+@pytest.mark.skipif(ptxas.find() is None, reason="there is no ptxas")
+def test_ptxas_keeps_setmaxnreg():
+    """The same statistics are read from its log; what nvJitLink leaves out is in the code."""
+    result = cubin.link(setmaxnreg_ptx(), SM90A, name="copy")
+    assert result.assembler == f"ptxas {ptxas.version(ptxas.find())}"
+    assert result.advisories == [] and not result.drops_setmaxnreg
+    # At entry it has what the launch bounds grant.
+    assert result.n_regs == 255 and result.n_spills == result.stack == 0
+    assert "USETMAXREG" in cubin.sass(result.cubin)
 
 
 def test_rejected_ptx_shows_the_line():

@@ -14,14 +14,12 @@ from tilec.ir.core import OP_CLASSES
 
 # Terminators that their op's own rule reads.
 EXEMPT = {"Yield", "Condition"}
-# Declared, not yet lowered.
-ROLES = {"WarpRole", "WarpSpecialize"}
 # Rewritten, or made TMA copies, before.
 DESCRIPTORS = {"DescriptorAtomic", "DescriptorLoad", "DescriptorStore"}
 
 
 def test_every_op_has_a_rule() -> None:
-    assert lower.missing(OP_CLASSES.values()) == EXEMPT | ROLES | DESCRIPTORS
+    assert lower.missing(OP_CLASSES.values()) == EXEMPT | DESCRIPTORS
     elementwise = [c for c in OP_CLASSES.values() if issubclass(c, ops.Elementwise)]
     assert compute.missing(elementwise) == set()
 

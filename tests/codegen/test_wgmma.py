@@ -12,6 +12,7 @@ import pytest
 
 import tilec
 from tests.support.fixtures import FOLDER, fixture
+from tilec.codegen import ptxas
 from tilec.codegen.lower import to_llir
 from tilec.compiler import compile_from
 from tilec.errors import CompilationError
@@ -190,6 +191,9 @@ def test_other_targets_are_refused() -> None:
 
 
 # ---- the hand-written kernels
+by_ptxas = pytest.mark.skipif(ptxas.find() is None, reason="setmaxnreg needs ptxas")
+
+
 def test_one_asm_a_step() -> None:
     """The accumulators stay where they are: all instructions of a step in one asm, with their fence
     and commit, and no move in the loop."""
@@ -207,7 +211,8 @@ def test_one_asm_a_step() -> None:
 
 
 @pytest.mark.parametrize(("name", "products", "groups", "registers"), [
-    ("gemm_a_branch.tir", 4, 1, 168), ("attention_e1.tir", 32, 4, 200)])
+    ("gemm_a_branch.tir", 4, 1, 168), ("attention_e1.tir", 32, 4, 200),
+    ("gemm_c_e2.tir", 4, 1, 168), pytest.param("attention_f3nf.tir", 32, 4, 168, marks=by_ptxas)])
 def test_sass(name: str, products: int, groups: int, registers: int) -> None:
     """Nothing serialised, nothing spilled; only the last product of a group waits to be counted."""
     kernel = tilec.load(FOLDER / name)
@@ -221,6 +226,16 @@ def test_sass(name: str, products: int, groups: int, registers: int) -> None:
     for bad in ("LDL", "STL", "BRA.DIV", "MEMBAR.ALL.GPU", "BRA.U.ANY", "STS"):
         assert not any(re.search(rf"\b{re.escape(bad)}\b", line) for line in code), bad
     assert ".local" not in kernel.compiled.ptx
+
+
+@by_ptxas
+def test_roles_have_their_registers() -> None:
+    """By ptxas: the loading warpgroup gives registers up before the others take them."""
+    kernel = tilec.load(FOLDER / "attention_f3nf.tir")
+    assert kernel.compiled.linked is not None
+    assert kernel.compiled.linked.assembler.startswith("ptxas ")
+    assert kernel.sass.count("USETMAXREG.DEALLOC") == 1
+    assert kernel.sass.count("USETMAXREG.TRY_ALLOC") == 1
 
 
 def test_flags_that_are_known_are_immediates() -> None:

@@ -13,13 +13,11 @@ from tilec.ir.types import SCALARS, Pointer, Tensor, bf16, f16, f32, f64, i1, i8
 
 # Ends of regions: the ops around them read their operands.
 NO_RULE = {"Yield", "Condition", "Return"}
-# Declared, not yet run.
-ROLES = {"WarpRole", "WarpSpecialize"}
 
 
 def test_every_op_has_an_eval_or_an_interpreter_rule():
     without = rule.missing(OP_CLASSES.values()) & interp_rules.missing(OP_CLASSES.values())
-    assert without == NO_RULE | ROLES
+    assert without == NO_RULE
 
 
 def values(*types):

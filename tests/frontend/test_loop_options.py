@@ -12,7 +12,6 @@ from tests.frontend.harness import build, execute, from_text, out_of
 from tilec.errors import CompilationError
 from tilec.frontend.function import function
 from tilec.ir import ops
-from tilec.ir.remarks import recording
 
 
 def loop_of(text):
@@ -28,7 +27,8 @@ def loop_of(text):
     ("num_stages=3, loop_unroll_factor=2", {"num_stages": 3, "unroll": 2}),
     ("flatten=True", {"flatten": True}),
     ("disable_licm=True", {"disable_licm": True}),
-    ("disallow_acc_multi_buffer=True, warp_specialize=True", {}),
+    ("warp_specialize=True", {"warp_specialize": True}),
+    ("disallow_acc_multi_buffer=True", {}),
 ])
 def test_range(options, attributes):
     loop = loop_of(f"    for i in tl.range(0, n, 2, {options}):\n        a += i\n")
@@ -69,14 +69,6 @@ def test_unrolling_has_a_limit():
     assert loop_of(loop.format(1024)).attributes == {"unroll": 1024}
     with pytest.raises(CompilationError, match="factor of tl.range is 1025, expected at most 1024"):
         loop_of(loop.format(1025))
-
-
-def test_what_has_no_effect_is_remarked():
-    with recording() as remarks:
-        loop_of("    for i in tl.range(n, warp_specialize=True, num_stages=2):\n        a += i\n")
-    (found,) = remarks
-    assert (found.kind, found.data) == ("loop", {"option": "warp_specialize"})
-    assert found.loc.line == 4
 
 
 @function

@@ -20,13 +20,13 @@ BATCH = 25
 
 
 @tilec.jit
-def product(a, b, c, TURNED: tl.constexpr, FLAT: tl.constexpr):
+def product(a, b, c, TURNED: tl.constexpr, FLAT: tl.constexpr, WS: tl.constexpr):
     BM: tl.constexpr = a.block_shape[0]
     BK: tl.constexpr = a.block_shape[1]
     BN: tl.constexpr = c.block_shape[1]
     across = tl.cdiv(c.shape[1], BN)
     for tile in tl.range(tl.program_id(0), tl.cdiv(c.shape[0], BM) * across, tl.num_programs(0),
-                         flatten=FLAT):
+                         flatten=FLAT, warp_specialize=WS):
         i, j = tile // across * BM, tile % across * BN
         acc = tl.zeros((BM, BN), tl.float32)
         for k in range(0, a.shape[1], BK):
@@ -53,8 +53,9 @@ def check(first: int) -> None:
         described = [tilec.TensorDescriptor(x, h.shape, (h.shape[1], 1), s) for x, h, s in zip(
             there, (a, b, out), ((bm, bk), (bn, bk) if turned else (bk, bn), (bm, bn)))]
         made = product[(int(rng.integers(1, 140)),)](
-            *described, TURNED=turned, FLAT=bool(rng.integers(2)), num_warps=4 * max(1, bm // 64),
-            num_stages=int(rng.integers(1, 4 if bn > 128 else 5)), launch_pdl=number // 12 % 2 == 1)
+            *described, TURNED=turned, FLAT=bool(rng.integers(2)), WS=bool(rng.integers(2)),
+            num_warps=4 * max(1, bm // 64), num_stages=int(rng.integers(1, 4 if bn > 128 else 5)),
+            launch_pdl=number // 12 % 2 == 1)
         device.synchronize()
         assert "wgmma.mma_async" in made.asm["ptx"]
         x, y = a.astype(np.float64), b.astype(np.float64)

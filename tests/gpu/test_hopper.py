@@ -6,7 +6,9 @@ Each batch runs in a process of its own, which has a limited time: a kernel that
 from __future__ import annotations
 
 import multiprocessing
+from itertools import product
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import tilec
 from tests.gpu.test_levels import OnDevice
 from tests.support.fixtures import FOLDER
 from tests.support.hopper import attention, attention_args, gemm, gemm_args
+from tilec.codegen import ptxas
 from tilec.runtime import device
 
 pytestmark = pytest.mark.gpu
@@ -39,28 +42,44 @@ def on_gpu(name: str, args: list[Any], grid: Any) -> list[Any]:
 
 def check_gemm(m: int, n: int, k: int) -> None:
     args, want = gemm_args(m, n, k, seed=m + n + k)
-    for grid in GRIDS:
-        got = on_gpu("gemm_a_branch.tir", args, grid)[2].astype(np.float32)
-        gemm(got, want, f"{m} x {n} x {k}, {grid} programs")
+    for name, grid in product(("gemm_a_branch.tir", "gemm_c_e2.tir"), GRIDS):
+        got = on_gpu(name, args, grid)[2].astype(np.float32)
+        gemm(got, want, f"{name}: {m} x {n} x {k}, {grid} programs")
 
 
 def check_attention(heads: int, seq: int) -> None:
     args, want = attention_args(heads, seq, seed=heads + seq)
     tiles = heads * tilec.cdiv(seq, 128)
-    for grid in {min(tiles, n) for n in GRIDS}:
-        got = on_gpu("attention_e1.tir", args, grid)[3].astype(np.float32)
-        attention(got, want, f"{heads} heads of {seq}, {grid} programs")
+    for name, grid in product(("attention_e1.tir", "attention_f3nf.tir"),
+                              {min(tiles, n) for n in GRIDS}):
+        got = on_gpu(name, args, grid)[3].astype(np.float32)
+        attention(got, want, f"{name}: {heads} heads of {seq}, {grid} programs")
+
+
+def by_the_driver() -> None:
+    """Without ptxas the driver compiles a kernel with setmaxnreg, which its metadata says."""
+    with mock.patch.object(ptxas, "find", lambda: None):
+        args, want = attention_args(2, 1000, seed=5)
+        there = [OnDevice(a) if isinstance(a, np.ndarray) else a for a in args]
+        kernel = tilec.load(FOLDER / "attention_f3nf.tir")
+        kernel[7](*there)
+        device.synchronize()
+    attention(there[3].get().astype(np.float32), want, "by the driver")
+    linked = kernel.compiled.linked
+    assert linked is not None and linked.assembler == "the driver's JIT"
+    assert linked.advisories == [] and linked.n_spills == 0
 
 
 def launches(count: int) -> None:
-    """A persistent kernel, launched again and again."""
+    """Persistent kernels, launched again and again."""
     args, want = gemm_args(640, 768, 256, seed=1)
-    there = [OnDevice(a) if isinstance(a, np.ndarray) else a for a in args]
-    kernel = tilec.load(FOLDER / "gemm_a_branch.tir")
-    for _ in range(count):
-        kernel[7](*there)
-    device.synchronize()
-    gemm(there[2].get().astype(np.float32), want, "after many launches")
+    for name in ("gemm_a_branch.tir", "gemm_c_e2.tir"):
+        there = [OnDevice(a) if isinstance(a, np.ndarray) else a for a in args]
+        kernel = tilec.load(FOLDER / name)
+        for _ in range(count):
+            kernel[7](*there)
+        device.synchronize()
+        gemm(there[2].get().astype(np.float32), want, f"{name} after many launches")
 
 
 def in_process(check: Any, *args: int) -> None:
@@ -81,6 +100,10 @@ def test_gemm(shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("shape", ATTENTION, ids=str)
 def test_attention(shape: tuple[int, int]) -> None:
     in_process(check_attention, *shape)
+
+
+def test_attention_by_the_driver() -> None:
+    in_process(by_the_driver)
 
 
 def test_ten_thousand_launches() -> None:

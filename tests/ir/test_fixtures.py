@@ -21,11 +21,12 @@ from tilec.passes.base import parse_pipeline
 from tilec.passes.insert_barriers import InsertBarriers
 
 GEMM, ATTENTION = "gemm_a_branch.tir", "attention_e1.tir"
+ROLES = ("gemm_c_e2.tir", "attention_f3nf.tir")
 LIMIT = 232448  # bytes of shared memory of one CTA on sm_90
-both = pytest.mark.parametrize("name", [GEMM, ATTENTION])
+each = pytest.mark.parametrize("name", [GEMM, ATTENTION, *ROLES])
 
 
-@both
+@each
 def test_round_trip(name: str) -> None:
     m = fixture(name)
     for locations in (False, True):
@@ -34,7 +35,7 @@ def test_round_trip(name: str) -> None:
         assert equal(m, again)
 
 
-@both
+@each
 @pytest.mark.parametrize("passes", ["cse", "dce", "licm", "canonicalize", "reorder",
                                     "canonicalize,cse,licm,dce,reorder"])
 def test_generic_passes_change_nothing(name: str, passes: str) -> None:
@@ -45,7 +46,7 @@ def test_generic_passes_change_nothing(name: str, passes: str) -> None:
     assert equal(m, fixture(name))
 
 
-@both
+@each
 def test_passes_undo_what_they_should(name: str) -> None:
     """Equal scalars computed twice are merged again, and dead ones removed, around the same ops."""
     m = fixture(name)
@@ -64,7 +65,9 @@ def test_passes_undo_what_they_should(name: str) -> None:
     assert equal(m, fixture(name))
 
 
-@pytest.mark.parametrize(("name", "shared"), [(GEMM, 4 * 49152 + 32768), (ATTENTION, 6 * 32768)])
+@pytest.mark.parametrize(("name", "shared"), [(GEMM, 4 * 49152 + 32768), (ATTENTION, 6 * 32768),
+                                              (ROLES[0], 4 * 49152 + 32768),
+                                              (ROLES[1], 6 * 32768)])
 def test_shared_memory(name: str, shared: int) -> None:
     m = fixture(name)
     AllocateShared().run(m)
@@ -72,7 +75,7 @@ def test_shared_memory(name: str, shared: int) -> None:
     verify(m)
 
 
-@both
+@each
 def test_no_barrier_is_added(name: str) -> None:
     """What TMA and wgmma use is ordered by what is written in the IR."""
     m = fixture(name)
@@ -83,7 +86,7 @@ def test_no_barrier_is_added(name: str) -> None:
     assert equal(m, want)
 
 
-@both
+@each
 def test_buffers_are_aligned_and_apart(name: str) -> None:
     m = fixture(name)
     AllocateShared().run(m)

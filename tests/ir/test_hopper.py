@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.fixtures import FOLDER
 from tilec.errors import IRError
 from tilec.ir.parser import parse
 from tilec.ir.printer import equal, print_module
@@ -185,11 +186,12 @@ def test_roles_are_well_formed_and_survive_passes() -> None:
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
-    ("{warps = 4, registers = 24}", "{warps = 5}", "registers are [0, 240], expected all or none"),
+    ("{warps = 4, registers = 24}", "{warps = 4}", "registers are [0, 240], expected all or none"),
     ("num_warps = 12", "num_warps = 8", "the roles have 12 warps, there are 8"),
     ("registers = 24}", "registers = 20}", "registers is 20 for 4 warps"),
     ("registers = 24}", "registers = 264}", "registers is 264 for 4 warps"),
-    ("registers = 24}", "registers = 40}", "the roles have 66560 registers, the limit is 65536"),
+    ("registers = 24}", "registers = 32}", "the roles have 65536 registers, a launch of 384 "
+                                           "threads has 64512"),
     ("{warps = 4, registers = 24}", "{warps = 3, registers = 24}", "registers is 24 for 3 warps"),
     ("{warps = 4, registers = 24}", "{warps = 0}", "there are 0 warps"),
     ("#two = nvidia_mma<{version = 3, warpsPerCTA = [8, 1]",
@@ -199,14 +201,46 @@ def test_roles_are_well_formed_and_survive_passes() -> None:
      "warp is 4, there are 4 warps"),
     ("    gpu.warp_specialize() {\n", "    gpu.warp_specialize() {\n      gpu.barrier()\n",
      "gpu.barrier stands beside the roles"),
-    ("    func.return()", "    gpu.warp_role() {warps = 12} {\n      scf.yield()\n    }\n"
-     "    func.return()", "must stand in a gpu.warp_specialize"),
+    ("    %a = gpu", "    gpu.warp_role() {warps = 12} {\n      scf.yield()\n    }\n"
+     "    %a = gpu", "must stand in a gpu.warp_specialize"),
+    ("    func.return()", "    gpu.barrier()\n    func.return()",
+     "roles with registers of their own must be the function's last"),
+    ("        gpu.mbarrier_wait(%full, %c0)\n", "        gpu.warp_specialize() {\n"
+     "        gpu.warp_role() {warps = 8} {\nscf.yield()\n}\nscf.yield()\n}\n",
+     "gpu.warp_specialize stands in a role: roles do not nest"),
+    ("gpu.mbarrier_expect(%full) {bytes = 8192}", "gpu.mbarrier_init(%full)",
+     "gpu.mbarrier_init stands in a role: set mbarriers up before the roles begin"),
+    ("        gpu.mbarrier_wait(%full, %c0)\n", "        gpu.async_commit()\n",
+     "gpu.async_commit stands in a role: there, copy by gpu.tma_load"),
 ])
 def test_roles_refused(old: str, new: str, message: str) -> None:
     assert old in ROLES
     with pytest.raises(IRError) as caught:
         checked(ROLES.replace(old, new))
     assert message in str(caught.value)
+
+
+def test_wgmma_needs_whole_warpgroups() -> None:
+    """Four warps that are not one of the hardware's warpgroups."""
+    text = (FOLDER / "gemm_c_e2.tir").read_text()
+    checked(text)
+    lead = "      gpu.warp_role() {warps = 4} {"
+    assert text.count(lead) == 1
+    with pytest.raises(IRError, match="the role begins with warp 2; for wgmma and registers"):
+        checked(text.replace(lead, lead.replace("4", "2")).replace("num_warps = 12",
+                                                                   "num_warps = 10"))
+
+
+def test_there_are_sixteen_barriers() -> None:
+    """One is the CTA's, one each its warpgroups', one each the roles' of several warps."""
+    def roles(count: int) -> str:
+        role = "gpu.warp_role() {warps = 2} {\nscf.yield()\n}\n"
+        body = f"gpu.warp_specialize() {{\n{role * count}scf.yield()\n}}\nfunc.return()\n"
+        return f'module attributes {{level = "gpu", num_warps = {2 * count}}} {{\n' \
+            f"func @k() {{\n{body}}}\n}}\n"
+    checked(roles(10))
+    with pytest.raises(IRError, match="the roles need 11 barriers of their own, 10 are left"):
+        checked(roles(11))
 
 
 def test_roles_capture_no_tiles_and_cse_makes_none_captured() -> None:

@@ -181,7 +181,7 @@ def fingerprint_in(folder: Path) -> str:
 def copy_sources(to: Path) -> None:
     """The few modules that cache.py needs, so that a copy of the package can be edited."""
     for name in ("errors.py", "knobs.py", "target.py", "codegen/llvm.py", "codegen/cubin.py",
-                 "runtime/cache.py"):
+                 "codegen/ptxas.py", "runtime/cache.py"):
         (to / "tilec" / name).parent.mkdir(parents=True, exist_ok=True)
         (to / "tilec" / name).write_bytes((ROOT / "tilec" / name).read_bytes())
     for name in ("__init__.py", "codegen/__init__.py", "runtime/__init__.py"):
@@ -209,7 +209,8 @@ def test_fingerprint_names_the_tool_chain(monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(cache.llvm, "version", lambda: "22.1.0")
     monkeypatch.setattr(cache.cubin, "version", lambda: "99.9")
-    assert cache._toolchain() == ["llvmlite-22.1.0", "nvidia_nvjitlink-99.9"]
+    monkeypatch.setattr(cache.ptxas, "identity", lambda: "ptxas none")
+    assert cache._toolchain() == ["llvmlite-22.1.0", "nvidia_nvjitlink-99.9", "ptxas none"]
 
 
 def test_fingerprint_loads_no_compiler():

@@ -8,8 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from tilec.codegen.cubin import LinkResult
+from tilec.compiler import Compiled, Options
 from tilec.errors import DriverError, TilecError
+from tilec.ir.remarks import recording
 from tilec.runtime import device
+from tilec.runtime.loading import load
+from tilec.target import Target
 
 CACHED = (device._bindings, device.driver, device.gpu_available, device.primary_context,
           device.target_of)
@@ -31,6 +36,9 @@ class FakeCuda:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=MAJOR,
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=MINOR,
     )
+    CUjit_option = SimpleNamespace(
+        CU_JIT_INFO_LOG_BUFFER="log", CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES="size",
+        CU_JIT_LOG_VERBOSE="verbose")
     CUfunction_attribute = SimpleNamespace(
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=MAX_SHARED
     )
@@ -77,6 +85,17 @@ class FakeCuda:
         if cubin == b"bad":
             return code("CUDA_ERROR_NO_BINARY_FOR_GPU"), None
         return OK, ("module", cubin)
+
+    def cuModuleLoadDataEx(self, ptx, count, options, values):
+        assert count == len(options) == len(values) and ptx.endswith(b"\0")
+        self.calls.append(("jit", ptx[:-1]))
+        if ptx == b"bad\0":
+            return code("CUDA_ERROR_UNSUPPORTED_PTX_VERSION"), None
+        given = dict(zip(options, values, strict=True))
+        text = b"Compiling entry function 'k'\nUsed 168 registers"
+        assert given["size"] == len(given["log"]) and given["verbose"] == 1
+        given["log"][:len(text)] = text
+        return OK, ("module", ptx)
 
     def cuModuleGetFunction(self, module, name):
         return OK, ("function", name)
@@ -209,6 +228,45 @@ def test_load(cuda):
     assert fake.calls == [("retain", "device 1")]
     device.load(b"elf", "k", 48 * 1024 + 16, device=1)
     assert fake.calls[1:] == [("attribute", MAX_SHARED, 49168)]  # the context is retained once
+
+
+def linked(assembler: str, log: str = "(C7504) 'setmaxnreg' ignored") -> LinkResult:
+    return LinkResult(b"elf", log, 90, 8, 16, 0, assembler)
+
+
+def made(found: LinkResult, ptx: str = "ptx") -> Compiled:
+    return Compiled(Target.parse("sm_90a"), Options(), "k", ptx=ptx, shared=65536, linked=found)
+
+
+def test_the_driver_compiles_what_nvjitlink_cannot(cuda):
+    fake = cuda()
+    compiled = made(linked("nvJitLink 13.0"))
+    with recording() as remarks:
+        kernel = load(compiled, 1)
+    assert kernel.function == ("function", b"k")
+    assert fake.calls[1:] == [("jit", b"ptx"), ("attribute", MAX_SHARED, 65536)]
+    log = "Compiling entry function 'k'\nUsed 168 registers"
+    assert compiled.linked == LinkResult(b"elf", log, 168, 0, 0, 0, "the driver's JIT")
+    assert [r.kind for r in remarks] == ["assembler"]
+    assert remarks[0].data == {"assembler": "the driver's JIT"}
+
+
+@pytest.mark.parametrize("found", [linked("ptxas 13.0.88", ""), linked("nvJitLink 13.0", "")])
+def test_other_cubins_are_loaded_as_they_are(cuda, found):
+    fake, compiled = cuda(), made(found)
+    load(compiled, 0)
+    assert compiled.linked is found and "jit" not in [name for name, *_ in fake.calls]
+
+
+def test_a_driver_that_does_not_know_the_ptx(cuda):
+    """The cubin is loaded after all, without setmaxnreg, and a remark says so."""
+    fake, compiled = cuda(), made(linked("nvJitLink 13.0"), "bad")
+    with recording() as remarks:
+        kernel = load(compiled, 0)
+    assert kernel.module == ("module", b"elf") and ("jit", b"bad") in fake.calls
+    assert compiled.linked.assembler == "nvJitLink 13.0"
+    assert "UNSUPPORTED_PTX_VERSION" in remarks[0].message
+    assert "leaves out setmaxnreg" in remarks[0].message
 
 
 def test_load_of_a_foreign_cubin(cuda):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import threading
@@ -13,6 +14,8 @@ import pytest
 import tilec
 import tilec.language as tl
 from tests.runtime.support import from_text, rerun
+from tilec import compiler
+from tilec.codegen import ptxas
 from tilec.runtime import device
 from tilec.runtime.kernel import CompiledKernel
 
@@ -190,6 +193,29 @@ def test_damaged_entries_are_compiled_again(tmp_path):
     linked, second = processes.run()
     assert linked == 1 and second.split()[:4] == first.split()[:4]
     assert processes.run()[0] == 0
+
+
+def test_a_cubin_of_another_ptxas_is_made_anew(tmp_path, monkeypatch):
+    """Its file, in the key, may be a script that starts another version by now."""
+    built, version = counted(monkeypatch), ["ptxas 13.0.1"]
+    monkeypatch.setattr(ptxas, "find", lambda: Path("ptxas"))
+    monkeypatch.setattr(ptxas, "label", lambda path: version[0])
+    real = compiler.link
+    monkeypatch.setattr(compiler, "link", lambda *args, **named: dataclasses.replace(
+        real(*args, **named), assembler=version[0]))
+    kernel = from_text("@tilec.jit\ndef k(p):\n    tl.store(p, 3.0)\n")
+
+    def made():
+        one = tilec.compile(kernel, signature={"p": "*fp32"}, target="sm_90a")
+        one.asm["cubin"]
+        return one.assembler, len(built)
+
+    with tilec.knobs.scope(cache=True, cache_dir=tmp_path, verify=False):
+        assert made() == ("ptxas 13.0.1", 1) and made() == ("ptxas 13.0.1", 1)
+        version[0] = "ptxas 13.0.2"
+        assert made() == ("ptxas 13.0.2", 2)
+        monkeypatch.setattr(ptxas, "find", lambda: None)
+        assert made() == ("ptxas 13.0.2", 3)
 
 
 def test_a_kernel_from_the_disk_cache_dumps_too(tmp_path):

@@ -129,19 +129,22 @@ def atomics() -> Launch:
                     num_warps=4, target="sm_80", B=128)
 
 
-def hopper_product() -> Launch:
-    """The product of tests/lit/fixtures: TMA, mbarriers, wgmma; two tiles of three steps each."""
+def hopper_product(name: str) -> Launch:
+    """A product of tests/lit/fixtures: TMA, mbarriers, wgmma; two tiles of three steps each."""
     m, n, k = 120, 264, 136
     values, _ = hopper.gemm_args(m, n, k, seed=13)
     maps = [TensorMap(x, "bf16", x.shape[::-1], x.strides[:1], box, swizzle=128)
             for x, box in zip(values[:3], ((64, 128), (64, 64), (64, 64)), strict=True)]
-    made = compile_from(fixture("gemm_a_branch.tir"), Target.parse("sm_90a"), "ptx")
-    return Launch(made.ptx, made.name, [*maps, m, n, k], (1, 1, 1), 256, made.shared)
+    module = fixture(name)
+    made = compile_from(module, Target.parse("sm_90a"), "ptx")
+    return Launch(made.ptx, made.name, [*maps, m, n, k], (1, 1, 1), 32 * module.num_warps,
+                  made.shared)
 
 
 LAUNCHES: dict[str, Callable[[], Launch]] = {
     **{f"product of {n} stages": functools.partial(small_product, n) for n in (2, 3, 4)},
     "big product": big_product, "attention": attention_launch, "reduction": reduction,
-    "shapes": shapes, "softmax": softmax, "atomics": atomics, "hopper product": hopper_product,
-    "pointer product": pointer_product,
+    "shapes": shapes, "softmax": softmax, "atomics": atomics, "pointer product": pointer_product,
+    "hopper product": functools.partial(hopper_product, "gemm_a_branch.tir"),
+    "product by roles": functools.partial(hopper_product, "gemm_c_e2.tir"),
 }

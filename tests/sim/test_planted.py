@@ -258,10 +258,28 @@ LATE_ONLY = [
 ]
 
 
-@pytest.mark.parametrize("mutant", ORDERING + BY_HAND + PRODUCT + COPIES, ids=str)
+SPUN = r"\{ \.reg \.pred p; W: mbarrier\.try_wait[^}]*\}"
+ROLES = [Mutant("product by roles", *rest) for rest in [
+    ("wait for room dropped", SPUN, "", 0, f"{ORDER}|{PHASE}|{STUCK}"),
+    ("wait for data dropped", SPUN, "", 1, f"{ORDER}|{STUCK}"),
+    ("arrival dropped", r"\{[^}]*mbarrier\.arrive\.shared::cta\.b64[^}]*\}", "", 0, STUCK),
+    ("fewer bytes expected", r"49152;", "32768;", 0, f"{ORDER}|{STUCK}|bytes"),
+    ("an arrival too few", r"(mbarrier\.init[^;]*), 2;", r"\1, 1;", 1, f"{ORDER}|{PHASE}|{STUCK}"),
+    ("an arrival too many", r"(mbarrier\.init[^;]*), 2;", r"\1, 3;", 1, STUCK),
+    ("roles begin before the mbarriers are there", r"bar\.sync\s+0;", "", 0,
+     "race: it uses the mbarrier"),
+    ("barriers of two warpgroups for one", r"(bar\.sync %r\d+), 128;", r"\1, 256;", 1, STUCK),
+    ("one barrier for both warpgroups", r"bar\.sync %r\d+, 128;", "bar.sync 7, 128;", 1,
+     f"{ORDER}|{STUCK}|arrive at a barrier"),
+    ("product still read", r"wgmma\.wait_group\.sync\.aligned 0", "wgmma.wait_group.sync.aligned 1",
+     0, FLIGHT),
+]]
+
+
+@pytest.mark.parametrize("mutant", ORDERING + BY_HAND + PRODUCT + COPIES + ROLES, ids=str)
 def test_faults_of_order_are_reported(mutant: Mutant) -> None:
     text = mutant.text()
-    for seed in SEEDS[: 1 if mutant in PRODUCT else 2]:  # the product takes its time
+    for seed in SEEDS[: 1 if mutant in PRODUCT + ROLES else 2]:  # products take their time
         with pytest.raises(SimError, match=mutant.expected) as caught:
             launch(mutant.launch).run(text, seed, check=True)
         assert caught.value.ptx_line is not None
@@ -296,5 +314,6 @@ def test_no_false_alarm(name: str) -> None:
 
 
 def test_there_are_enough() -> None:
-    names = [str(mutant) for mutant in ORDERING + BY_HAND + PRODUCT + COPIES + VALUES + LATE_ONLY]
+    names = [str(mutant) for mutant in
+             ORDERING + BY_HAND + PRODUCT + COPIES + ROLES + VALUES + LATE_ONLY]
     assert len(set(names)) == len(names) >= 40

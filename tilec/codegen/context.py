@@ -7,6 +7,7 @@ operands' registers instead: scalars, or vectors of any one width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from tilec.codegen.emit import SHARED, DebugInfo, Emit, Reg, llvm_element
@@ -27,13 +28,25 @@ compute = Rules("elementwise lowering")
 SMEM = "@smem"
 
 
+@dataclass(frozen=True)
+class Warps:
+    """The warps that run what is being lowered: the CTA's, or those of a role. first: their first
+    in the CTA. barrier, warpgroup_barriers: the named barrier of all of them, and the first of
+    those that their warpgroups have."""
+
+    first: int
+    count: int
+    barrier: int
+    warpgroup_barriers: int
+
+
 class CodeGen:
     """Lowers one function. `env` maps every value to a Reg (scalars) or a Tile."""
 
     def __init__(self, func: Func, num_warps: int, target: Target) -> None:
         self.func = func
         self.target = target
-        self.num_warps = num_warps
+        self.warps = Warps(0, num_warps, 0, 1)
         self.e = Emit()
         self.axis = AxisAnalysis(func)
         self.debug = DebugInfo(func.name, func.loc)
@@ -82,12 +95,19 @@ class CodeGen:
         lower[type(op)](self, op)
 
     # ---- threads
+    @property
+    def num_warps(self) -> int:
+        """How many warps run what is being lowered. Threads and warps are counted from the first of
+        them."""
+        return self.warps.count
+
     def thread(self) -> Reg:
-        """The thread's index in the CTA."""
-        return self.special("tid.x")
+        """The thread's index."""
+        return self.e.once("thread", lambda: self.e.int_op("sub", self.special("tid.x"),
+                                                           32 * self.warps.first))
 
     def warp(self) -> Reg:
-        """The warp's index in the CTA, known to be the same in all its lanes."""
+        """The warp's index, known to be the same in all its lanes."""
         e = self.e
         return e.once("warp", lambda: from_lane(e, e.const(0, "i32"),
                                                 e.int_op("lshr", self.thread(), 5)))
@@ -131,13 +151,23 @@ class CodeGen:
     @property
     def all_threads(self) -> int:
         """The mask of all bits of the thread index."""
-        return 32 * self.num_warps - 1
+        return (1 << (32 * self.num_warps - 1).bit_length()) - 1
 
     def barrier(self) -> None:
-        """All threads of the CTA wait for each other."""
-        self.e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) convergent")
-        self.e.declared["barrier"] = ("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32) "
-                                      "convergent nounwind")
+        """All threads wait for each other."""
+        if not self.warps.barrier:
+            self.e.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0) convergent")
+            self.e.declared["barrier"] = ("declare void @llvm.nvvm.barrier.cta.sync.aligned.all("
+                                          "i32) convergent nounwind")
+        elif self.num_warps > 1:
+            self.named_barrier(self.e.const(self.warps.barrier, "i32"), 32 * self.num_warps)
+        else:
+            self.warp_barrier()
+
+    def named_barrier(self, number: Reg, threads: int) -> None:
+        """So many threads wait for each other at the barrier of this number."""
+        self.e.asm(f"bar.sync $0, {threads};", "n" if number.ref.isdigit() else "r", (number,), (),
+                   convergent=True)
 
     def warp_barrier(self) -> None:
         """The lanes of the warp wait for each other."""

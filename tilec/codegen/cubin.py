@@ -1,6 +1,7 @@
-"""PTX text to a cubin by nvJitLink, in process, and the cubin's SASS by nvdisasm.
+"""PTX text to a cubin, by nvJitLink in process or, for kernels with setmaxnreg, by ptxas; and the
+cubin's SASS by nvdisasm.
 
-Neither needs a GPU or a driver. Source: nvJitLink documentation; ptxas's own messages.
+None needs a GPU or a driver. Source: nvJitLink documentation; ptxas's own messages.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tilec.codegen import ptxas
 from tilec.errors import InternalError, IRError, OutOfResources, ToolError
 from tilec.target import Target
 
@@ -25,6 +27,8 @@ from tilec.target import Target
 class LinkResult:
     """A cubin and what ptxas said about the kernel in it.
 
+    assembler: what made it, "nvJitLink 13.0", "ptxas 13.0.88" or "the driver's JIT"; of the last
+    there is no cubin to be had, and `cubin` is what nvJitLink made, without setmaxnreg.
     n_spills: bytes of spill stores; stack: bytes of local memory a thread; static_shared: bytes
     of shared memory declared in the PTX with a size (dynamic shared memory is not in a cubin).
     """
@@ -35,6 +39,12 @@ class LinkResult:
     n_spills: int
     stack: int
     static_shared: int
+    assembler: str
+
+    @property
+    def drops_setmaxnreg(self) -> bool:
+        """Whether nvJitLink has left out the kernel's setmaxnreg."""
+        return self.assembler.startswith("nvJitLink") and "(C7504)" in self.log
 
     @property
     def advisories(self) -> list[str]:
@@ -83,9 +93,20 @@ def version() -> str:
 def link(ptx: str, target: Target, *, name: str) -> LinkResult:
     """The cubin of `ptx`; `name` is the kernel whose statistics are wanted.
 
+    A kernel with setmaxnreg is made by ptxas where there is one, since nvJitLink leaves that out.
     Raises IRError with the PTX line that ptxas rejects, OutOfResources where static shared
-    memory does not fit, ToolError where nvJitLink is missing.
+    memory does not fit, ToolError where nvJitLink is missing, CompilationError where ptxas ends
+    badly.
     """
+    if "setmaxnreg." in ptx and (path := ptxas.find()) is not None:
+        made = ptxas.assemble(path, ptx, target)
+        if made.cubin is None:
+            raise _link_error(made.log, ptx, "ptxas")
+        return result_of(made.cubin, made.log, name, ptxas.label(path))
+    return _by_nvjitlink(ptx, target, name)
+
+
+def _by_nvjitlink(ptx: str, target: Target, name: str) -> LinkResult:
     nvjitlink = _nvjitlink()
     # What nvJitLink takes from its cache comes without a log, so without statistics and advisories.
     options = [f"-arch={target.name}", "-O3", "-verbose", "-no-cache"]
@@ -105,18 +126,19 @@ def link(ptx: str, target: Target, *, name: str) -> LinkResult:
     except nvjitlink.nvJitLinkError as e:
         text = bytearray(nvjitlink.get_error_log_size(handle))
         nvjitlink.get_error_log(handle, text)
-        raise _link_error(_decode(text) or str(e), ptx) from None
+        raise _link_error(_decode(text) or str(e), ptx, "nvJitLink") from None
     finally:
         nvjitlink.destroy(handle)
-    return _result(bytes(cubin), _decode(info), name)
+    return result_of(bytes(cubin), _decode(info), name, f"nvJitLink {version()}")
 
 
 def _decode(log: bytearray) -> str:
     return log.decode(errors="replace").rstrip("\0 \n")
 
 
-def _result(cubin: bytes, log: str, name: str) -> LinkResult:
-    """Statistics from ptxas's part of the log; zero where this version does not print them."""
+def result_of(cubin: bytes, log: str, name: str, assembler: str) -> LinkResult:
+    """A cubin with statistics from ptxas's part of the log; zero where this version does not print
+    them."""
     _, _, part = log.partition(f"Compiling entry function '{name}'")
     part = part.partition("Compiling entry function")[0]
 
@@ -127,10 +149,11 @@ def _result(cubin: bytes, log: str, name: str) -> LinkResult:
     return LinkResult(cubin, log, n_regs=number(r"Used (\d+) registers"),
                       n_spills=number(r"(\d+) bytes spill stores"),
                       stack=number(r"(\d+) bytes stack frame"),
-                      static_shared=number(r"Used \d+ registers.*?(\d+) bytes smem"))
+                      static_shared=number(r"Used \d+ registers.*?(\d+) bytes smem"),
+                      assembler=assembler)
 
 
-def _link_error(log: str, ptx: str) -> IRError | OutOfResources | InternalError:
+def _link_error(log: str, ptx: str, tool: str) -> IRError | OutOfResources | InternalError:
     if found := _TOO_MUCH_SHARED.search(log):
         return OutOfResources("shared memory", int(found[1], 16), int(found[2], 16))
     lines = ptx.splitlines()
@@ -142,7 +165,7 @@ def _link_error(log: str, ptx: str) -> IRError | OutOfResources | InternalError:
             shown.append(f"    {lines[n - 1].strip()}")
     if shown:
         return IRError("ptxas rejects the PTX\n" + "\n".join(shown))
-    return InternalError(f"nvJitLink failed:\n{log}")
+    return InternalError(f"{tool} failed:\n{log}")
 
 
 @functools.cache

@@ -114,7 +114,7 @@ def _vprintf(e: Emit, text: str, args: Sequence[Reg]) -> None:
         size = -(-size // width) * width
         places.append(size)
         size += width
-    buffer = e.once(("printf", size), lambda: e.new(f"alloca [{size} x i8], align 8", "ptr"))
+    buffer = e.local(size)
     for a, place in zip(args, places, strict=True):
         to = e.new(f"getelementptr i8, ptr {buffer.ref}, i64 {place}", "ptr")
         e.store(a, to, a.bits // 8)

@@ -108,9 +108,10 @@ def literal_bits(text: str, elem: str) -> int | None:
 
 
 class Emit:
-    """The function being written. `entry` lines come first and dominate all others."""
+    """The function being written. `locals` and `entry` lines come first and dominate all others."""
 
     def __init__(self) -> None:
+        self.locals: dict[str, str] = {}
         self.entry: list[str] = []
         self.lines: list[str] = []
         self.block = "start"
@@ -144,6 +145,12 @@ class Emit:
             self._cache[key] = make()
             self.lines, self.dbg = body, dbg
         return self._cache[key]
+
+    def local(self, size: int) -> Reg:
+        """A pointer to so many bytes of the thread's own memory, which all who ask for it share."""
+        name = f"%local{size}"
+        self.locals[name] = f"  {name} = alloca [{size} x i8], align 8"
+        return Reg(name, "ptr")
 
     def binary(self, opcode: str, a: Reg, b: Reg) -> Reg:
         """`opcode` on two values of one type."""
@@ -383,6 +390,15 @@ class Emit:
         yield
         self.jump(after)
         self.start(after)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is written inside, from the start of a block on, has an entry of its own there."""
+        entry, lines, cache = self.entry, self.lines, self._cache
+        self.entry, self.lines, self._cache = [], [], {}
+        yield
+        lines += [*self.entry, *self.lines]
+        self.entry, self.lines, self._cache = entry, lines, cache
 
     def phi(self, elem: str, n: int, sources: Iterable[tuple[Reg, str]]) -> Reg:
         """A phi of (value, predecessor block)."""

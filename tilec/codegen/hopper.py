@@ -69,8 +69,10 @@ def _address(cg: CodeGen, pointer: Reg, offset: int = 0) -> Reg:
 
 @lower(ops.WarpgroupBarrier)
 def _warpgroup_barrier(cg: CodeGen, op: ops.WarpgroupBarrier) -> None:
-    number = cg.e.int_op("add", cg.warpgroup(), 1)  # barrier 0 is the whole CTA's
-    cg.e.asm(f"bar.sync $0, {WARPGROUP};", "r", (number,), (), convergent=True)
+    first = cg.warps.warpgroup_barriers
+    one = cg.num_warps == WARPGROUP // 32
+    cg.named_barrier(cg.e.const(first, "i32") if one else cg.e.int_op("add", cg.warpgroup(), first),
+                     WARPGROUP)
 
 
 @lower(ops.FenceAsync)

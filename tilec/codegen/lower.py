@@ -18,6 +18,7 @@ from tilec.codegen import (  # noqa: F401  (their rules)
     mathfns64,
     memory,
     reduce,
+    roles,
     shape,
     shared,
     wgmma,
@@ -135,8 +136,10 @@ def _module_text(cg: CodeGen, func: Func, name: str, maxnreg: int) -> str:
              *sorted(e.declared.values())]
     parts.append(f"define ptx_kernel void @{name}({_parameters(func)}) #0 "
                  f"!dbg !{cg.debug.subprogram} {{")
-    parts += ["start:", *e.entry, *e.lines, "}"]
+    parts += ["start:", *e.locals.values(), *e.entry, *e.lines, "}"]
     limit = f' "nvvm.maxnreg"="{maxnreg}"' if maxnreg else ""
+    if roles.give_registers(func, maxnreg):
+        limit = ' "nvvm.minctasm"="1"'  # setmaxnreg shares out what the launch bounds grant
     # noimplicitfloat keeps LLVM from merging accesses: they are as wide as they should be, and it
     # would read past the end of a buffer to fill a vector.
     parts.append(f'attributes #0 = {{ nounwind noimplicitfloat "nvvm.reqntid"="{threads},1,1"'

@@ -31,6 +31,8 @@ def check_resources(module: Module, target: Target) -> None:
                     int(module.attributes.get("maxnreg", 0)) or target.max_registers)
         for func in module.funcs:
             most, op = peak_registers(func)
+            limit = next((a.registers for a in op.ancestors() if isinstance(a, ops.WarpRole)
+                          and a.registers), limit) if op is not None else limit
             if op is not None and most > limit:
                 remark(op, "pressure", f"tiles hold about {most} registers a thread here, of "
                        f"{limit}: expect spills; smaller tiles or more warps hold fewer",

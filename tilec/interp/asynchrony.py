@@ -18,11 +18,28 @@ NO_GROUP = 1 << 62  # no wait for groups covers it
 CLEAN, FENCED, WRITTEN = 0, 1, 2
 
 
+Clock = dict[object, int]
+"""How far each agent is known to have come, see `interp/roles.py`."""
+End = tuple[object, int]
+"""When an access of a warp role is over: the agent whose clock says so, and its time."""
+
+
+def join(into: Clock, other: Clock) -> None:
+    """Know what the other knows, too."""
+    for agent, time in other.items():
+        into[agent] = max(time, into.get(agent, 0))
+
+
 class Mbarriers:
     """The mbarriers of one buffer, [P, stages] each: phases ended, arrivals that a phase needs (0:
-    not set up), arrivals and bytes of this phase. ready: whether all threads may use them, [P]."""
+    not set up), arrivals and bytes of this phase. ready: whether all threads may use them, [P].
+
+    While warp roles run, `told` is what those who arrived at a slot's phase know, and `past` what
+    those do who wait for phases that have ended."""
 
     def __init__(self, buffer: Buffer) -> None:
+        self.told: dict[int, Clock] = {}
+        self.past: dict[int, Clock] = {}
         shape = buffer.array.shape[:2]
         self.count, self.phase, self.arrived, self.bytes = (
             np.zeros(shape, np.int64) for _ in range(4))
@@ -43,6 +60,10 @@ class Mbarriers:
             (self.bytes[rows, slots] == 0)
         self.phase[rows[done], slots[done]] += 1
         self.arrived[rows[done], slots[done]] = 0
+        if self.past:
+            for row, slot in zip(rows[done].tolist(), slots[done].tolist(), strict=True):
+                join(self.past[slot], self.told.pop(slot, {}))
+                self.past[slot][self, slot] = int(self.phase[row, slot])
 
 
 @dataclass
@@ -139,12 +160,12 @@ class Reads:
 
 
 class Asynchrony:
-    """All of it, for a group of programs."""
+    """All of it, for a group of programs, or for one warp role of a program."""
 
     def __init__(self, root: Frame) -> None:
         self.products, self.stores = Reads(root), Reads(root)
         self.mbarriers: dict[Buffer, Mbarriers] = {}
-        self.stored: dict[Buffer, Array] = {}  # CLEAN, WRITTEN or FENCED, per row and stage
+        self.stored: dict[Buffer, Array] = {}  # CLEAN, WRITTEN or FENCED, [P, stages]
 
     def note_store(self, buffer: Buffer, rows: Array, stage: Array) -> None:
         """Threads have written to a buffer."""
@@ -159,7 +180,7 @@ class Asynchrony:
                 state[rows] = np.where(state[rows] == old, new, state[rows])
 
     def barrier(self, frame: Frame, whole: bool) -> None:
-        """The threads meet: of the whole CTA, or of each warpgroup."""
+        """The threads meet: all of them, or those of each warpgroup."""
         self.advance(frame, FENCED, CLEAN)
         self.stores.release(frame)
         if whole:

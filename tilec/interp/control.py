@@ -97,6 +97,8 @@ def _(m: Machine, frame: Frame, op: ops.While) -> Sequence[Data]:
     for iteration in count():
         if m.turns is not None:
             m.turns.spin(iteration, live.values, op.loc)
+        if m.role is not None:
+            m.role.pause()
         live.frame.bind(op.before.args, live.values)
         _, *passed = m.run_block(op.before, live.frame)
         cond = defined(m, live.frame, op, op.before.terminator.operands[0],

@@ -12,10 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilec.errors import InterpreterError
 from tilec.eval.dtypes import F32, Array, dtype_of
 from tilec.eval.rules import instruction_products
-from tilec.interp.asynchrony import FENCED, NO_GROUP, WRITTEN, Mbarriers, TmaCopy
+from tilec.interp.asynchrony import (
+    FENCED,
+    NO_GROUP,
+    WRITTEN,
+    Mbarriers,
+    Reads,
+    TmaCopy,
+)
 from tilec.interp.buffers import View
 from tilec.interp.control import defined
 from tilec.interp.frame import Data, Frame, union
@@ -44,6 +50,8 @@ def _(m: Machine, frame: Frame, op: ops.Elect) -> None:
 @interp_rules(ops.WarpgroupBarrier)
 def _(m: Machine, frame: Frame, op: ops.WarpgroupBarrier) -> None:
     m.asynchrony.barrier(frame, whole=False)
+    if m.role is not None:
+        m.role.barrier(whole=False)
 
 
 @interp_rules(ops.FenceAsync)
@@ -71,7 +79,7 @@ def _barrier(m: Machine, frame: Frame, op: Op, value: Value) -> _Barrier:
     state = m.asynchrony.mbarriers.get(view.buffer)
     if state is None or not state.count[rows, slots].all():
         raise m.error(op, "this mbarrier has not been set up", "gpu.mbarrier_init does that")
-    alone = any(isinstance(a, ops.Elect) for a in op.ancestors())
+    alone = m.role is None and any(isinstance(a, ops.Elect) for a in op.ancestors())
     if not alone and not state.ready[rows].all():
         raise m.error(op, "another thread has set up this mbarrier, and nothing says that it has "
                       "done so", "a gpu.barrier must stand between")
@@ -88,13 +96,23 @@ def _(m: Machine, frame: Frame, op: ops.MbarrierInit) -> None:
 @interp_rules(ops.MbarrierExpect)
 def _(m: Machine, frame: Frame, op: ops.MbarrierExpect) -> None:
     bar = _barrier(m, frame, op, op.barrier)
-    bar.state.arrive(bar.rows, bar.slots, 1, op.bytes)
+    _arrive(m, op, bar, op.bytes)
+
+
+def _arrive(m: Machine, op: Op, bar: _Barrier, more: int = 0) -> None:
+    """One arrival, and `more` bytes to come."""
+    if m.role is not None:
+        m.role.pause()
+        for slot in bar.slots.tolist():
+            m.role.tell(op, bar.state, slot)
+    bar.state.arrive(bar.rows, bar.slots, 1, more)
 
 
 @interp_rules(ops.MbarrierArrive)
 def _(m: Machine, frame: Frame, op: ops.MbarrierArrive) -> None:
     bar = _barrier(m, frame, op, op.barrier)
-    bar.state.arrive(bar.rows, bar.slots, m.num_warps // 4)
+    for _ in range(m.num_warps // 4):
+        _arrive(m, op, bar)
     m.asynchrony.products.release(frame)
 
 
@@ -103,13 +121,24 @@ def _(m: Machine, frame: Frame, op: ops.MbarrierWait) -> None:
     assert m.copies is not None
     bar = _barrier(m, frame, op, op.barrier)
     parity = defined(m, frame, op, op.parity, "the parity of this wait")
-    blocked = bar.state.phase[bar.rows, bar.slots] & 1 == parity
-    if blocked.any():
-        for copy in _counted(m, bar):
-            copy.land(_of(bar, copy, frame, m, blocked))
-        blocked = bar.state.phase[bar.rows, bar.slots] & 1 == parity
-    if blocked.any():
-        raise _never_ends(m, frame, op, bar, blocked)
+
+    def blocked() -> Array:
+        """In which programs the phase has not ended, though all copies have landed."""
+        assert m.copies is not None
+        if (waits := bar.state.phase[bar.rows, bar.slots] & 1 == parity).any():
+            for copy in _counted(m, bar):
+                copy.land(_of(bar, copy, frame, m, waits))
+        return np.asarray(bar.state.phase[bar.rows, bar.slots] & 1 == parity)
+
+    if m.role is not None:
+        m.role.wait(op, lambda: bool(blocked().any()), lambda: _lacks(bar, 0))
+        for slot in bar.slots.tolist():
+            m.role.learn(op, bar.state.past[slot])
+    elif (rows := np.flatnonzero(blocked())).size:
+        raise m.error(
+            op, f"{m.program_name(frame.programs[rows[0]])} waits for ever: this phase of the "
+            f"mbarrier {_lacks(bar, int(rows[0]))}, which nothing before provides",
+            "check its count, the bytes expected, and the parity")
     for copy in _counted(m, bar):
         over = copy.phase < bar.state.phase[copy.bar_rows, copy.slots]
         copy.keep(~(_of(bar, copy, frame, m) & over))
@@ -134,15 +163,11 @@ def _of(bar: _Barrier, copy: TmaCopy, frame: Frame, m: Machine, which: Array | N
     return np.asarray(slot[copy.who] == copy.slots)
 
 
-def _never_ends(m: Machine, frame: Frame, op: Op, bar: _Barrier, blocked: Array
-                ) -> InterpreterError:
-    row = int(np.flatnonzero(blocked)[0])
+def _lacks(bar: _Barrier, row: int) -> str:
+    """What the phase of an mbarrier waits for in a row of the frame."""
     at = bar.rows[row], bar.slots[row]
     arrivals, missing = bar.state.count[at] - bar.state.arrived[at], bar.state.bytes[at]
-    return m.error(
-        op, f"{m.program_name(frame.programs[row])} waits for ever: this phase of the mbarrier "
-        f"lacks {max(0, arrivals)} arrivals and {missing} bytes, which nothing before provides",
-        "check its count, the bytes expected, and the parity")
+    return f"lacks {max(0, arrivals)} arrivals and {missing} bytes"
 
 
 # ---- TMA
@@ -182,6 +207,10 @@ def _tile(m: Machine, frame: Frame, op: TmaOp, coordinates: Sequence[Value],
                  np.broadcast_to(inside, (len(frame), *shape)), who)
 
 
+def _next_phase(bar: _Barrier) -> int:
+    return int(bar.state.phase[bar.rows[0], bar.slots[0]]) + 1
+
+
 @interp_rules(ops.TmaLoad)
 def _(m: Machine, frame: Frame, op: ops.TmaLoad) -> None:
     assert m.copies is not None
@@ -190,7 +219,7 @@ def _(m: Machine, frame: Frame, op: ops.TmaLoad) -> None:
     tile = _tile(m, frame, op, op.coordinates, t.shape)
     array = m.memory.load(tile.address, tile.inside, dtype_of(t), tile.who)
     array = np.where(tile.inside, array, np.zeros(1, array.dtype))
-    begin_write(m, frame, op, view)
+    begin_write(m, frame, op, view, ((bar.state, int(bar.slots[0])), _next_phase(bar)))
     rows, stage = view.place(frame)
     view.buffer.poison[rows, stage] = True  # until it lands
     who = frame.index_in(m.copies.root)
@@ -205,7 +234,7 @@ def _(m: Machine, frame: Frame, op: ops.TmaLoad) -> None:
 def _(m: Machine, frame: Frame, op: ops.TmaStore) -> None:
     t, view = op.buffer.type, m.buffers[op.buffer]
     assert isinstance(t, MemDesc)
-    _begin_read(m, frame, op, view)
+    _begin_read(m, frame, op, view, "stores")
     tile = _tile(m, frame, op, op.coordinates, t.shape)
     array, poison = view.read(frame)
     if poison is not None and (poison & tile.inside).any():
@@ -226,17 +255,30 @@ def _(m: Machine, frame: Frame, op: ops.TmaStoreCommit) -> None:
 
 @interp_rules(ops.TmaStoreWait)
 def _(m: Machine, frame: Frame, op: ops.TmaStoreWait) -> None:
-    m.asynchrony.stores.wait(frame, op.pending)
+    _wait_for_groups(m, frame, "stores", op.pending)
 
 
-def _begin_read(m: Machine, frame: Frame, op: Op, view: View) -> None:
-    """TMA or wgmma is about to read a buffer: what threads stored must have been fenced."""
-    touch(m, frame, op, view, False)
-    stored = m.asynchrony.stored.get(view.buffer)
-    if stored is None:
-        return
-    state = stored[view.place(frame)]
-    if (state >= (FENCED if barriers_are_there(m, view) else WRITTEN)).any():
+def _wait_for_groups(m: Machine, frame: Frame, kind: str, pending: int) -> None:
+    """All but the newest groups of "stores" or "products" end."""
+    reads: Reads = getattr(m.asynchrony, kind)
+    reads.wait(frame, pending)
+    if m.role is not None:
+        m.role.ended(kind, int(reads.closed[0]) - pending)
+
+
+def _begin_read(m: Machine, frame: Frame, op: Op, view: View, kind: str) -> None:
+    """TMA or wgmma is about to read a buffer, in a group of "stores" or "products": what threads
+    stored must have been fenced."""
+    reads: Reads = getattr(m.asynchrony, kind)
+    touch(m, frame, op, view, False, None if m.role is None else
+          (m.role.group(kind), int(reads.closed[0]) + 1))
+    bad = FENCED if barriers_are_there(m, view) else WRITTEN
+    everyone = [m.asynchrony] if m.role is None else m.role.roles.asynchrony
+    for asynchrony in everyone:
+        stored = asynchrony.stored.get(view.buffer)
+        state = np.zeros(1) if stored is None else stored[view.place(frame)]
+        if (state < bad).all():
+            continue
         lacks = "gpu.fence_async and a barrier" if (state == WRITTEN).any() else "barrier"
         raise m.error(op, f"{op.name} reads a buffer to which threads have stored",
                       f"put a {lacks} between")
@@ -273,7 +315,7 @@ def _operand(m: Machine, frame: Frame, op: Op, value: Value) -> Data:
     if not isinstance(value.type, MemDesc):
         return frame.get(value)
     view = m.buffers[value]
-    _begin_read(m, frame, op, view)
+    _begin_read(m, frame, op, view, "products")
     m.asynchrony.products.begin(frame, op, view.buffer, *view.place(frame))
     return view.read(frame)
 
@@ -282,7 +324,7 @@ def _operand(m: Machine, frame: Frame, op: Op, value: Value) -> Data:
 def _(m: Machine, frame: Frame, op: ops.WgmmaWait) -> Sequence[Data]:
     assert m.copies is not None
     products = m.asynchrony.products
-    products.wait(frame, op.pending)
+    _wait_for_groups(m, frame, "products", op.pending)
     last = (products.closed[frame.index_in(products.root)] - op.pending).reshape(-1, 1, 1)
     out: list[Data] = []
     for value in op.values:

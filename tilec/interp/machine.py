@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,13 +30,17 @@ from tilec.ir.printer import print_op
 from tilec.ir.rules import Rules
 from tilec.ir.types import scalar_of, shape_of
 
+if TYPE_CHECKING:
+    from tilec.interp.roles import Role
+
 interp_rules = Rules("interp")
 Rule = Callable[["Machine", Frame, Any], Sequence[Data] | None]
 
 
 class Machine:
     """State of one launch. `emit` gets printed lines; `buffers` holds shared memory, `copies` those
-    under way; at the lowered level `shadow` watches over them. seed: of when copies land."""
+    under way; at the lowered level `shadow` watches over them. role: the warp role that it runs, if
+    it runs one. seed: of when copies land."""
 
     def __init__(self, func: Func, memory: Memory, scalars: dict[str, Any],
                  grid: tuple[int, ...], emit: Callable[[str], None],
@@ -54,6 +58,7 @@ class Machine:
         self.seed = seed
         self.num_warps = num_warps
         self.copies: Copies | None = None
+        self.role: Role | None = None
         self.maps: dict[Value, Array] = {}  # the tensor of each tensor map
         self.buffers: dict[Value, View] = {}
         self._plans: dict[Block, list[tuple[Op, Rule, tuple[Value, ...]]]] = {}
@@ -140,6 +145,14 @@ class Machine:
                 raise self.error(op, f"the interpreter has no rule for {op.name}")
             rule = _poison_rule(op, compute)
         return _scratch_rule(rule) if self.lowered and isinstance(op, ScratchOp) else rule
+
+    def meet(self, frame: Frame) -> None:
+        """All warps that run this wait for each other."""
+        if self.shadow is not None:
+            self.shadow.barrier(frame)
+        self.asynchrony.barrier(frame, whole=True)
+        if self.role is not None:
+            self.role.barrier(whole=True)
 
     # -- errors -----------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from tilec.interp import (  # noqa: F401  (they register rules)
     descriptors,
     effects,
     hopper,
+    roles,
     shared,
 )
 from tilec.interp.debugger import Debugger
@@ -137,7 +138,8 @@ class _Launch:
 
     def _must_be_alone(self) -> bool:
         return self.machine.debugger is not None or any(
-            isinstance(op, ops.AtomicRmw) and op.result.uses for op in self.body)
+            isinstance(op, ops.WarpSpecialize) or isinstance(op, ops.AtomicRmw) and op.result.uses
+            for op in self.body)
 
     def _group_size(self) -> int:
         tiles = [prod(shape_of(v.type)) for op in self.body for v in op.results]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilec.eval.dtypes import Array
+from tilec.interp.asynchrony import End
 from tilec.interp.blame import place
 from tilec.interp.buffers import Buffer, Copy, View
 from tilec.interp.frame import Frame
@@ -36,10 +37,11 @@ class _Access:
 
 
 class Shadow:
-    """Accesses to shared bytes since the last barrier, for one group of programs."""
+    """Accesses to shared bytes since the last barrier, for one group of programs. outer: that of
+    the program, for a warp role, whose barriers order none of what came before it."""
 
-    def __init__(self, root: Frame) -> None:
-        self.root = root
+    def __init__(self, root: Frame, outer: Shadow | None = None) -> None:
+        self.root, self.outer = root, outer
         self._pending: list[_Access] = []
 
     def _mark(self, frame: Frame, part: Array | None = None) -> Array:
@@ -63,7 +65,7 @@ class Shadow:
         self._check_copies(m, op, low, high, writes, mark)
         if explicit:
             return
-        for other in self._pending:
+        for other in (*self._pending, *(self.outer._pending if self.outer is not None else ())):
             if other.low < high and low < other.high and (writes or other.writes) and \
                     (other.rows & mark).any():
                 raise m.error(
@@ -108,8 +110,11 @@ def _verb(writes: bool) -> str:
     return "writes" if writes else "reads"
 
 
-def touch(m: Machine, frame: Frame, op: Op, view: View, writes: bool) -> None:
-    """Note an access to a buffer, at the lowered level."""
+def touch(m: Machine, frame: Frame, op: Op, view: View, writes: bool,
+          end: End | None = None) -> None:
+    """Note an access to a buffer, at the lowered level and in warp roles."""
+    if m.role is not None:
+        m.role.access(m, frame, op, view, writes, end)
     if m.shadow is not None:
         for low, high, part in view.bytes(frame):
             m.shadow.access(m, frame, op, low, high, writes, part, view.buffer.explicit)
@@ -121,11 +126,12 @@ def use_scratch(m: Machine, frame: Frame, op: ScratchOp) -> None:
     if m.shadow is None or size == 0:
         return
     low, high = op.offset, op.offset + size
+    if m.role is not None:
+        m.role.scratch(m, op, low, high)
     m.shadow.access(m, frame, op, low, high, True)
     destroy_others(m, frame, None, low, high)
     if meets_inside(op):
-        m.shadow.barrier(frame)
-        m.asynchrony.barrier(frame, whole=True)
+        m.meet(frame)
         m.shadow.access(m, frame, op, low, high, False)
 
 

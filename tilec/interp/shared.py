@@ -8,6 +8,7 @@ from operator import add
 import numpy as np
 
 from tilec.eval.dtypes import dtype_of
+from tilec.interp.asynchrony import End
 from tilec.interp.blame import place
 from tilec.interp.buffers import Buffer, View
 from tilec.interp.control import defined
@@ -74,9 +75,7 @@ def _(m: Machine, frame: Frame, op: ops.SharedLoad) -> Sequence[Data]:
 
 @interp_rules(ops.Barrier)
 def _(m: Machine, frame: Frame, op: ops.Barrier) -> None:
-    if m.shadow is not None:
-        m.shadow.barrier(frame)
-    m.asynchrony.barrier(frame, whole=True)
+    m.meet(frame)
 
 
 @interp_rules(ops.GridDependencyWait, ops.GridDependencyLaunch)
@@ -129,9 +128,10 @@ def barriers_are_there(m: Machine, view: View) -> bool:
     return m.shadow is not None or view.buffer.explicit
 
 
-def begin_write(m: Machine, frame: Frame, op: Op, view: View) -> None:
-    """Threads, or TMA for them, begin to write a buffer."""
-    touch(m, frame, op, view, True)
+def begin_write(m: Machine, frame: Frame, op: Op, view: View,
+                end: End | None = None) -> None:
+    """Threads, or TMA for them, begin to write a buffer; TMA is done at `end`, see `Role`."""
+    touch(m, frame, op, view, True, end)
     for low, high, part in view.bytes(frame):
         destroy_others(m, frame.narrow(part), view.buffer, low, high)
     for reads in (m.asynchrony.products, m.asynchrony.stores):

@@ -1,7 +1,8 @@
 """Programs that wait for each other: each a coroutine that gives way while it spins in a loop.
 
-Only kernels whose `while` loops read memory that the kernel writes run like this. Exactly one
-program runs at any time, so nothing here needs a lock.
+Only kernels whose `while` loops read memory that the kernel writes run like this; the warp roles of
+a program are coroutines too (`interp/roles.py`). Exactly one coroutine runs at any time, so nothing
+here needs a lock.
 """
 
 from __future__ import annotations
@@ -22,10 +23,26 @@ class _Stopped(BaseException):
     """Unwinds a program that will not run on."""
 
 
-class _Program:
-    """One program in a thread of its own, resumed and left by handing over a token."""
+class Scheduler:
+    """Resumes coroutines, one at a time."""
 
-    def __init__(self, turns: Turns, number: int, body: Callable[[int], None]) -> None:
+    def __init__(self) -> None:
+        self.token = threading.Semaphore(0)
+        self.current: Coroutine | None = None
+        self.stopping = False
+
+    def stop(self, waiting: Sequence[Coroutine]) -> None:
+        """Unwind those that have begun and not ended."""
+        self.stopping = True
+        for coroutine in waiting:
+            if coroutine.thread.is_alive() and not coroutine.done:
+                coroutine.resume()
+
+
+class Coroutine:
+    """A body in a thread of its own, resumed and left by handing over a token."""
+
+    def __init__(self, turns: Scheduler, number: int, body: Callable[[int], None]) -> None:
         self.turns, self.number, self.body = turns, number, body
         self.token = threading.Semaphore(0)
         self.done = False
@@ -39,8 +56,8 @@ class _Program:
         try:
             if not self.turns.stopping:
                 self.body(self.number)
-        except _Stopped:
-            pass
+        except _Stopped as e:  # a program is unwound with the roles that it has begun
+            self.error = None if self.turns.stopping else e
         except BaseException as e:  # handed to the caller's thread
             self.error = e
         self.done = True
@@ -55,26 +72,24 @@ class _Program:
         self.turns.token.acquire()
 
     def give_way(self) -> None:
-        """Called in the program's thread."""
+        """Called in the coroutine's thread."""
         self.turns.token.release()
         self.token.acquire()
         if self.turns.stopping:
             raise _Stopped
 
 
-class Turns:
+class Turns(Scheduler):
     """Runs programs in order, going on to the next one whenever one spins."""
 
     def __init__(self, name: Callable[[int], str], changes: Callable[[], int]) -> None:
+        super().__init__()
         self.name, self.changes = name, changes
-        self.token = threading.Semaphore(0)
-        self.current: _Program | None = None
-        self.stopping = False
         self._changed = False
 
     def run(self, order: Sequence[int], body: Callable[[int], None]) -> None:
         """Run `body` for each program; raises what one of them raises, or for a deadlock."""
-        waiting = [_Program(self, n, body) for n in order]
+        waiting = [Coroutine(self, n, body) for n in order]
         idle = 0
         try:
             while waiting:
@@ -90,10 +105,7 @@ class Turns:
                 if idle == IDLE_ROUNDS:
                     raise self._deadlock(waiting)
         finally:
-            self.stopping = True
-            for program in waiting:
-                if program.thread.is_alive():
-                    program.resume()
+            self.stop(waiting)
 
     def spin(self, iteration: int, values: Sequence[Data], where: Location) -> None:
         """Called by a loop at each iteration, with its carried values."""
@@ -108,7 +120,7 @@ class Turns:
         program.last, program.where = [a.copy() for a in arrays], where
         program.give_way()
 
-    def _deadlock(self, waiting: Sequence[_Program]) -> InterpreterError:
+    def _deadlock(self, waiting: Sequence[Coroutine]) -> InterpreterError:
         names = ", ".join(self.name(p.number) for p in waiting[:4])
         more = f" and {len(waiting) - 4} more" if len(waiting) > 4 else ""
         return InterpreterError(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from tilec.ir.ops.scf import MAX_STAGES
-from tilec.ir.remarks import remark
-from tilec.language.context import CallableInKernels, error, here
+from tilec.language.context import CallableInKernels, error
 from tilec.language.values import const_int, const_value, unwrap
 
 MAX_UNROLL = 1024  # beyond it LLVM takes minutes, and then more stack than there is
@@ -24,8 +23,9 @@ class range:
     pipeline, the kernel's option if None; loop_unroll_factor: iterations to unroll, 1 or None for
     none, at most 1024; flatten: this loop and the one inside run as one, so that a pipeline goes on
     from one iteration into the next (a remark says where that cannot be); disable_licm: what does
-    not change stays inside. warp_specialize has no effect yet, which a remark says;
-    disallow_acc_multi_buffer has none. All are known at compile time.
+    not change stays inside; warp_specialize: blocks that TMA loads in this loop, or in one inside,
+    are loaded by a warp of its own (a remark says where they cannot be). disallow_acc_multi_buffer
+    has no effect. All are known at compile time.
     """
 
     __tilec_builtin__ = CallableInKernels()
@@ -41,11 +41,9 @@ class range:
             "unroll": _count(loop_unroll_factor, "loop_unroll_factor of tl.range",
                              MAX_UNROLL),
             "flatten": flag(flatten, "flatten of tl.range"),
-            "disable_licm": flag(disable_licm, "disable_licm of tl.range")}
+            "disable_licm": flag(disable_licm, "disable_licm of tl.range"),
+            "warp_specialize": flag(warp_specialize, "warp_specialize of tl.range")}
         flag(disallow_acc_multi_buffer, "disallow_acc_multi_buffer of tl.range")
-        if flag(warp_specialize, "warp_specialize of tl.range"):
-            remark(here(), "loop", "warp_specialize=True has no effect yet",
-                   option="warp_specialize")
 
     def __iter__(self) -> NoReturn:
         raise error("tl.range can only be iterated over by `for` in a kernel",

@@ -22,13 +22,22 @@ NO_REUSE_BYTES = 8192
 
 @dataclass(frozen=True)
 class _Buffer:
-    """Bytes that are live from op number `start` to op number `end`, both included."""
+    """Bytes that are live from op number `start` to op number `end`, both included. role: the warp
+    role that they are used in, if only there."""
 
     op: Op
     size: int
     start: int
     end: int
     align: int = ALIGN
+    role: ops.WarpRole | None = None
+
+    def meets(self, other: _Buffer) -> bool:
+        """Whether both may be live at once: roles run side by side, whatever their ops' numbers."""
+        if self.role is not None and other.role is not None and self.role is not other.role and \
+                self.role.parent is other.role.parent:
+            return True
+        return self.start <= other.end and other.start <= self.end
 
 
 class AllocateShared(Pass):
@@ -74,12 +83,16 @@ def _buffers(func: Func) -> list[_Buffer]:
             if products:
                 assert isinstance(op.result.type, MemDesc)
                 align = async_alignment(op.result.type)
-            out.append(_Buffer(op, buffer_bytes(op.result), number[op], last, align))
+            out.append(_Buffer(op, buffer_bytes(op.result), number[op], last, align, _role(op)))
         elif isinstance(op, ScratchOp):
             size = scratch_bytes(op)
             if size:
-                out.append(_Buffer(op, size, number[op], number[op] + _span(op)))
+                out.append(_Buffer(op, size, number[op], number[op] + _span(op), role=_role(op)))
     return out
+
+
+def _role(op: Op) -> ops.WarpRole | None:
+    return next((a for a in op.ancestors() if isinstance(a, ops.WarpRole)), None)
 
 
 def _end(number: dict[Op, int], alloc: Op, user: Op) -> int:
@@ -122,7 +135,7 @@ def _place(buffers: list[_Buffer]) -> int:
     placed: list[tuple[_Buffer, int]] = []
     for b in sorted(buffers, key=lambda b: (-b.size, b.start)):
         taken = sorted((offset, offset + other.size) for other, offset in placed
-                       if not reuse or (other.start <= b.end and b.start <= other.end))
+                       if not reuse or other.meets(b))
         offset = 0
         for low, high in taken:
             if offset + b.size <= low:

@@ -119,6 +119,8 @@ def stays_in_flight(dot: ops.Dot) -> bool:
     loop = dot.parent.parent_op if dot.parent is not None else None
     if not isinstance(loop, ops.For) or dot.c.owner is not loop.body or a_in_registers(dot):
         return False
+    if any(isinstance(op, ops.MbarrierArrive) for op in loop.body):
+        return False  # each round says that it is done with its buffers
     end = loop.body.terminator
     return list(dot.result.uses) == [(end, dot.c.index - 1)] and len(dot.c.uses) == 1
 

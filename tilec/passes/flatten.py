@@ -138,7 +138,9 @@ class _Flat:
         inside.insert(ops.Yield([*nexts, *after, *ends]))
         loop = here.insert(ops.For(zero, self.total, one, init, body=body, unroll=inner.unroll,
                                    num_stages=inner.num_stages or outer.num_stages,
-                                   disable_licm=inner.disable_licm or outer.disable_licm))
+                                   disable_licm=inner.disable_licm or outer.disable_licm,
+                                   warp_specialize=inner.warp_specialize or
+                                   outer.warp_specialize))
         return loop.results[3:3 + len(outer.init)]
 
     def parts(self) -> tuple[list[Op], list[Op]]:

@@ -45,6 +45,9 @@ class InsertBarriers(Pass):
     async_wait ; shared_load(%b) of a copied buffer --> async_wait ; barrier ; shared_load
     wgmma(%a, %b) ; wgmma_wait ; async_copy(%b) --> wgmma ; wgmma_wait ; barrier ; async_copy
     store(%p, %x) ; load(%q), both made from one parameter --> store ; barrier ; load
+
+    Barriers in a warp role are the role's own. Nothing is put between two roles: mbarriers alone
+    order those.
     """
 
     def run(self, module: Module) -> None:
@@ -70,6 +73,9 @@ class _Inserter:
                 self._access(op, pending)
 
     def _regions(self, op: Op, pending: _Pending) -> None:
+        if isinstance(op, ops.WarpSpecialize):
+            self._roles(op, pending)
+            return
         if isinstance(op, ops.If):
             arms = [pending.copy() for _ in op.regions]
             for block, arm in zip(op.regions, arms, strict=True):
@@ -98,6 +104,19 @@ class _Inserter:
         entry.shared = entry.shared.seen(Place.leaving)
         pending.merge(entry)
 
+    def _roles(self, op: ops.WarpSpecialize, pending: _Pending) -> None:
+        """What came before the roles, all warps know; at their end all warps meet."""
+        if pending.shared.reads or pending.shared.writes or pending.outside:
+            self._barrier_before(op, pending)
+        for role in op.roles:
+            self.block(role.body, pending.copy())
+        pending.clear()
+
+    def _barrier_before(self, op: Op, pending: _Pending) -> None:
+        assert op.parent is not None
+        self.inserted.append(op.parent.insert(ops.Barrier(loc=op.loc), op))
+        pending.clear()
+
     def _access(self, op: Op, pending: _Pending) -> None:
         outside = self.accesses.of(op) if isinstance(op, MemoryOp) else None
         # All threads meet before a release and after an acquire.
@@ -105,9 +124,7 @@ class _Inserter:
             pending.outside.clear()
         if pending.shared.conflicts(op) or \
                 outside is not None and any(map(outside.conflicts, pending.outside)):
-            assert op.parent is not None
-            self.inserted.append(op.parent.insert(ops.Barrier(loc=op.loc), op))
-            pending.clear()
+            self._barrier_before(op, pending)
         if outside is not None:
             pending.outside.add(outside)
         if isinstance(op, ops.AtomicRmw) and op.acquires:

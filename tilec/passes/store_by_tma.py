@@ -7,7 +7,7 @@ from math import prod
 from tilec.errors import IRError
 from tilec.ir import ops
 from tilec.ir.core import Builder, Module, Value
-from tilec.ir.layouts import Mma
+from tilec.ir.layouts import Mma, RegisterLayout
 from tilec.ir.tensor_maps import TensorMaps, block_layout, buffer_type
 from tilec.ir.types import Scalar, Tensor, i32, layout_of
 from tilec.passes.base import Pass
@@ -32,20 +32,24 @@ class StoreByTma(Pass):
         for func in module.funcs:
             maps = TensorMaps(func, module.attributes.get("target"))
             stores = [op for op in func.walk() if isinstance(op, ops.DescriptorStore)]
+            role = next((a for op in stores for a in op.ancestors()
+                         if isinstance(a, ops.WarpRole)), None)
             for op in stores:
                 first = op is stores[0] and ops.innermost_loop(op) is None
                 apart = len(stores) == 1 and all(
                     maps.axis.get(v).divisibility[0] % n == 0
                     for v, n in zip(op.parts()[2], op.block, strict=True))
-                _store(op, maps, module.num_warps, first, apart)
+                _store(op, maps, first, apart)
             if stores:  # shared memory must outlive the last one
-                Builder(before=func.body.terminator, loc=stores[-1].loc).insert(
-                    ops.TmaStoreWait(read=True))
+                end = (func if role is None else role).body.terminator
+                Builder(before=end, loc=stores[-1].loc).insert(ops.TmaStoreWait(read=True))
 
 
-def _store(op: ops.DescriptorStore, maps: TensorMaps, num_warps: int, first: bool, apart: bool
-           ) -> None:
-    groups, layout = num_warps // WARPGROUP_WARPS, layout_of(op.value.type)
+def _store(op: ops.DescriptorStore, maps: TensorMaps, first: bool, apart: bool) -> None:
+    layout = layout_of(op.value.type)
+    assert isinstance(layout, RegisterLayout)
+    num_warps = layout.num_warps
+    groups = num_warps // WARPGROUP_WARPS
     own = isinstance(layout, Mma) and layout.version == 3 and \
         layout.warps_per_cta == (num_warps, 1) and op.block[-2] == 64 * groups
     meet = ops.WarpgroupBarrier if own else ops.Barrier

@@ -28,13 +28,14 @@ _BARRIER = SwizzledShared(1, 1, 1, (0,))
 @dataclass
 class Ring:
     """The buffers of a loop's loads, `slots` of each, with their mbarriers, set up before `at`.
-    groups: how many warpgroups say that a slot is empty; 0 if a barrier of the CTA does."""
+    consumers: how many warpgroups say by mbarriers `empty` when slots are free; 0 where barriers of
+    the loop say that."""
 
     loads: Sequence[ops.DescriptorLoad]
     slots: int
     maps: TensorMaps
     at: Builder
-    groups: int = 0
+    consumers: int = 0
     tensor_maps: list[Value] = field(default_factory=list)
     buffers: list[Value] = field(default_factory=list)
 
@@ -52,10 +53,10 @@ class Ring:
         for tensor_map in dict.fromkeys(self.tensor_maps):
             inside.insert(ops.PrefetchTensormap(tensor_map))
         inside.insert(ops.MbarrierInit(self.full))
-        if self.groups:
+        if self.consumers:
             self.empty = self.at.emit(ops.AllocShared(types=[barriers]))
             self.empty.name = "empty"
-            inside.insert(ops.MbarrierInit(self.empty, count=self.groups))
+            inside.insert(ops.MbarrierInit(self.empty, count=self.consumers))
         inside.insert(ops.Yield())
         self.at.insert(ops.Elect(body=setup))
         self.at.insert(ops.Barrier())
@@ -73,22 +74,28 @@ class Ring:
         the slot's phase of that parity has emptied it. The thread is named by elect.sync in its
         warp: of any other ptxas does not know that it is alone, and has each copy in a loop over
         the lanes."""
-        ready = here.emit(ops.MemdescIndex(self.full, slot))
-        views = [here.emit(ops.MemdescIndex(b, slot)) for b in self.buffers]
         body = Block()
         inside = Builder(body, loc=self.loads[0].loc)
         if phase is not None:
             inside.insert(ops.MbarrierWait(here.emit(ops.MemdescIndex(self.empty, slot)), phase))
+        self.fill(here, slot, offsets, inside)
+        inside.insert(ops.Yield())
+        elect = ops.Elect(*([] if predicate is None else [predicate]), body=body, by="warp")
+        if phase is not None:
+            elect.warp = WARPGROUP_WARPS * (self.consumers - 1)
+        here.insert(elect)
+        return elect
+
+    def fill(self, here: Builder, slot: Value, offsets: Sequence[Sequence[Value]],
+             inside: Builder | None = None) -> None:
+        """One thread, which runs `here`, or `inside`, starts the copies into a slot."""
+        ready = here.emit(ops.MemdescIndex(self.full, slot))
+        views = [here.emit(ops.MemdescIndex(b, slot)) for b in self.buffers]
+        inside = inside or here
         inside.insert(ops.MbarrierExpect(ready, bytes=sum(map(_bytes, views))))
         for load, tensor_map, view, at in zip(self.loads, self.tensor_maps, views, offsets,
                                               strict=True):
             inside.insert(ops.TmaLoad(tensor_map, view, ready, *at, loc=load.loc))
-        inside.insert(ops.Yield())
-        elect = ops.Elect(*([] if predicate is None else [predicate]), body=body, by="warp")
-        if phase is not None:
-            elect.warp = WARPGROUP_WARPS * (self.groups - 1)
-        here.insert(elect)
-        return elect
 
     def read(self, here: Builder, slot: Value, parity: Value) -> tuple[Op, list[Value]]:
         """Wait for a slot; users of the loads read it. The wait and what is read."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tilec import knobs
-from tilec.codegen import cubin, llvm
+from tilec.codegen import cubin, llvm, ptxas
 
 MANIFEST = "manifest.json"
 _SOURCE_SUFFIXES = (".py", ".lark")
@@ -113,7 +113,7 @@ def _digest(data: bytes) -> str:
 @functools.cache
 def source_fingerprint() -> str:
     """A digest of whatever, beside a kernel's own source, decides what it compiles to: tilec's
-    sources, LLVM, nvJitLink and Python. Computed once a process, in a few milliseconds."""
+    sources, LLVM, nvJitLink, ptxas and Python. Computed once a process, in a few milliseconds."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (*_toolchain(), sys.implementation.cache_tag or sys.version):
         digest.update(part.encode() + b"\0")
@@ -138,7 +138,8 @@ def _sources(package: Path) -> Iterator[tuple[str, str]]:
 
 def _toolchain() -> list[str]:
     """LLVM's and nvJitLink's versions, by the names of their packages' metadata folders: asking
-    the libraries would load them (0.2 s), which a cache hit has no other need for."""
+    the libraries would load them (0.2 s), which a cache hit has no other need for. ptxas is named
+    by its file."""
     wanted = {"llvmlite-": llvm.version, "nvidia_nvjitlink-": cubin.version}
     found: dict[str, str] = {}
     for folder in sys.path:
@@ -151,4 +152,5 @@ def _toolchain() -> list[str]:
                 for prefix in wanted:
                     if name.startswith(prefix):
                         found.setdefault(prefix, name)
-    return [found.get(prefix) or prefix + ask() for prefix, ask in wanted.items()]
+    return [*(found.get(prefix) or prefix + ask() for prefix, ask in wanted.items()),
+            ptxas.identity()]

@@ -20,6 +20,7 @@ MIN_CUDA = 13000
 MIN_DRIVER = "R580"
 # Shared memory that a kernel may use without asking for it.
 DEFAULT_SHARED = 48 * 1024
+JIT_LOG_BYTES = 1 << 16
 
 _ADVICE = {
     "CUDA_ERROR_NO_DEVICE": "no NVIDIA GPU is visible; see CUDA_VISIBLE_DEVICES and nvidia-smi",
@@ -172,7 +173,22 @@ def load(cubin: bytes, name: str, shared: int, device: int | None = None) -> Loa
     """
     where = current_device() if device is None else device
     use(where)
-    module = _call("cuModuleLoadData", cubin)
+    return _loaded(_call("cuModuleLoadData", cubin), name, shared, where)
+
+
+def load_ptx(ptx: str, name: str, shared: int, device: int | None = None
+             ) -> tuple[LoadedKernel, str]:
+    """Like `load`, from PTX, which the driver compiles; and the compiler's log."""
+    where = current_device() if device is None else device
+    use(where)
+    option, log = driver().CUjit_option, bytearray(JIT_LOG_BYTES)
+    module = _call("cuModuleLoadDataEx", ptx.encode() + b"\0", 3, [
+        option.CU_JIT_INFO_LOG_BUFFER, option.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+        option.CU_JIT_LOG_VERBOSE], [log, len(log), 1])
+    return _loaded(module, name, shared, where), log.split(b"\0")[0].decode(errors="replace")
+
+
+def _loaded(module: Any, name: str, shared: int, where: int) -> LoadedKernel:
     function = _call("cuModuleGetFunction", module, name.encode())
     if shared > DEFAULT_SHARED:
         attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -314,7 +314,7 @@ def _simulate(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, i
     made = kernel.lower("ptx")
     try:
         return tilec.sim.run(made.ptx, made.name, kernel.bind_maps(arrays, "ptx"), grid,
-                             32 * kernel.num_warps, shared_bytes=made.shared, seed=seed,
+                             made.threads, shared_bytes=made.shared, seed=seed,
                              check=check, count=count)
     except SimulatorError as e:
         if made.edited is not None:
@@ -332,7 +332,7 @@ def launch_on_device(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[
                           "pass device arrays, or run at level ptx")
     index = next(iter(found), None)
     index = device.current_device() if index is None else index
-    kernel.launcher(index).launch(grid, 32 * kernel.num_warps, kernel.shared,
+    kernel.launcher(index).launch(grid, kernel.threads, kernel.shared,
                                   device.current_stream(index),
                                   [value for _, value in pairs])
     device.synchronize(index)

@@ -226,7 +226,7 @@ class JITFunction(Function):
             return _Entry(kernel, 0, level, pick, None, 0, 0)
         index = device.current_device() if where is None else where
         return _Entry(kernel, index, level, pick, kernel.launcher(index).launch,
-                      32 * kernel.num_warps, kernel.shared)
+                      kernel.threads, kernel.shared)
 
     def place(self, keys: Sequence[Key]) -> tuple[int | None, str]:
         """Which GPU the arrays are on, if any, and at which level a launch runs."""

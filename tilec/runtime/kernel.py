@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilec import knobs
+from tilec.codegen import ptxas
 from tilec.codegen.cubin import LinkResult, available, sass
 from tilec.compiler import (
     LEVELS,
@@ -32,9 +33,10 @@ from tilec.ir.printer import print_module
 from tilec.ir.tensor_maps import MapRecipe, recipes
 from tilec.ir.types import layout_of
 from tilec.language.values import constexpr
-from tilec.runtime import device, host
+from tilec.runtime import host
 from tilec.runtime.cache import DiskCache, source_fingerprint
 from tilec.runtime.launch import Launcher
+from tilec.runtime.loading import load
 from tilec.runtime.maps import MapMaker, from_json, to_json
 from tilec.target import Target
 
@@ -71,7 +73,7 @@ class CompiledKernel:
     """A kernel specialised to argument types, constants, a target and options.
 
     name, num_warps, num_stages; shared: bytes of shared memory; n_regs: registers a thread;
-    n_spills: bytes of spill stores; asm: the text of every level.
+    n_spills: bytes of spill stores; assembler: what made the cubin; asm: the text of every level.
     """
 
     def __init__(self, fn: Function, signature: Mapping[str, Spec],
@@ -169,16 +171,23 @@ class CompiledKernel:
             return None
         meta = json.loads(files["meta.json"])
         linked = LinkResult(files["cubin"], meta["log"], *meta["usage"])
+        if linked.assembler.startswith("ptxas"):
+            # The key names its file, which may be a script that starts another one by now.
+            found = ptxas.find()
+            if found is None or linked.assembler != ptxas.label(found):
+                return None
         return Compiled(self.target, self.options, meta["name"], ptx=files["ptx"].decode(),
-                        llir_text=files["ll"].decode(), shared=meta["shared"], linked=linked,
+                        llir_text=files["ll"].decode(), threads=meta["threads"],
+                        shared=meta["shared"], linked=linked,
                         maps=list(map(from_json, meta["maps"])))
 
     def _to_disk(self, key: str, made: Compiled) -> None:
         linked = made.linked
         assert linked is not None
-        usage = [linked.n_regs, linked.n_spills, linked.stack, linked.static_shared]
-        meta = {"name": made.name, "shared": made.shared, "log": linked.log, "usage": usage,
-                "maps": list(map(to_json, made.maps))}
+        usage = [linked.n_regs, linked.n_spills, linked.stack, linked.static_shared,
+                 linked.assembler]
+        meta = {"name": made.name, "threads": made.threads, "shared": made.shared,
+                "log": linked.log, "usage": usage, "maps": list(map(to_json, made.maps))}
         _DISK.put(key, {"meta.json": json.dumps(meta).encode(), "cubin": linked.cubin,
                         "ptx": made.ptx.encode(), "ll": made.llir_text.encode()})
 
@@ -209,6 +218,11 @@ class CompiledKernel:
         return self.lower("ptx").shared
 
     @property
+    def threads(self) -> int:
+        """Threads of a CTA: those of num_warps, and of warps that only load."""
+        return self.lower("ptx").threads
+
+    @property
     def n_regs(self) -> int:
         """Registers a thread."""
         return self._linked.n_regs
@@ -217,6 +231,11 @@ class CompiledKernel:
     def n_spills(self) -> int:
         """Bytes of spill stores a thread."""
         return self._linked.n_spills
+
+    @property
+    def assembler(self) -> str:
+        """What made the cubin: "nvJitLink 13.0", or see `LinkResult`."""
+        return self._linked.assembler
 
     def layouts(self) -> dict[str, str]:
         """The layout of every named tile at the gpu level, by Python name."""
@@ -292,7 +311,7 @@ class CompiledKernel:
         if found is None:
             made = self.lower()
             with self._lock:
-                loaded = device.load(self._linked.cubin, made.name, made.shared, index)
+                loaded = load(made, index)
                 found = Launcher(loaded.function, param_types(self.signature.values()), index,
                                  [MapMaker(recipe).on_device for recipe in self.maps],
                                  self.options.launch_pdl)

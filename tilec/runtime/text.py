@@ -21,6 +21,7 @@ from tilec.language import dtypes as dt
 from tilec.runtime import device, host
 from tilec.runtime.arguments import handler_of, place_of
 from tilec.runtime.launch import Launcher
+from tilec.runtime.loading import load as load_on_device
 from tilec.runtime.maps import MapMaker
 from tilec.runtime.tensor_map import in_simulator, on_device, on_host
 from tilec.target import DEFAULT, Target
@@ -69,7 +70,7 @@ class TextKernel:
         if level == "ptx":
             made, values = self.compiled, self._arguments(args, _simulated_value)
             values += [MapMaker(recipe).in_simulator(values) for recipe in made.maps]
-            tilec.sim.run(made.ptx, made.name, values, extents, 32 * self.module.num_warps,
+            tilec.sim.run(made.ptx, made.name, values, extents, made.threads,
                           shared_bytes=made.shared, seed=seed, check=knobs.check)
             return
         levels = IR_LEVELS[IR_LEVELS.index(self.module.level):]
@@ -95,12 +96,11 @@ class TextKernel:
         index = device.current_device()
         launcher, made = self._launchers.get(index), self.compiled
         if launcher is None:
-            assert made.linked is not None
-            loaded = device.load(made.linked.cubin, made.name, made.shared, index)
+            loaded = load_on_device(made, index)
             launcher = self._launchers[index] = Launcher(
                 loaded.function, [_short(p) for p in self.params], index,
                 [MapMaker(recipe).on_device for recipe in made.maps], made.options.launch_pdl)
-        launcher.launch(grid, 32 * self.module.num_warps, made.shared,
+        launcher.launch(grid, made.threads, made.shared,
                         device.current_stream(index), values)
 
 

@@ -18,6 +18,7 @@ from tilec.sim.errors import SimError
 from tilec.sim.memory import GLOBAL_BASE, Allocation, host_bytes, place
 from tilec.sim.parser import parse
 from tilec.sim.ptx import TYPE_BYTES, Kernel, Module, Variable
+from tilec.sim.registers import at_launch
 from tilec.sim.specials import set_cluster, set_grid, set_threads
 from tilec.sim.tensormap import MAP_BYTES, Box, TensorMap, handle
 
@@ -190,6 +191,7 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
     machine.seeded = seed is not None
     machine.stripes = min(2, machine.warps) if machine.seeded else 1
     machine.max_steps = max_steps
+    machine.registers.launch = at_launch(threads, kernel.minnctapersm, kernel.maxnreg)
     shape = kernel.reqntid or (threads, 1, 1)
     set_threads(decoder.specials, machine, shape)
     set_grid(decoder.specials, machine, grid, kernel.cluster)

@@ -17,6 +17,7 @@ from tilec.errors import Location
 from tilec.sim.barriers import Barrier, ClusterBarrier
 from tilec.sim.errors import Fault, SimError, Unsupported
 from tilec.sim.ptx import Instr, align_up
+from tilec.sim.registers import Registers
 
 if TYPE_CHECKING:
     from tilec.sim.order import Order
@@ -77,6 +78,7 @@ class Machine:
         self.engines: list[Engine] = []
         self.max_steps = 0
         self.cluster_barrier = ClusterBarrier(self)
+        self.registers = Registers(self)
         self.order: Order | None = None
         self.reset()
 
@@ -90,6 +92,7 @@ class Machine:
         self.parked: list[Parked] = []
         self.polled: object = None
         self.cluster_barrier.reset()
+        self.registers.reset()
         self.low = _NOWHERE
         self.budget = _FAIR
         self.steps = 0
@@ -269,13 +272,17 @@ class Machine:
         return ready
 
     def gate_warpgroups(self, pc: int, mask: Mask) -> Array:
-        """Like `gate`, for all lanes of the four warps of a warpgroup; none may have exited."""
-        if self.cta_lanes % 128:
-            raise Fault(f"a CTA of {self.threads} threads does not consist of warpgroups of 128")
+        """Like `gate`, for all lanes of the four warps of a warpgroup; none may have exited. Warps
+        beyond the last warpgroup of a CTA wait for ever."""
+        if self.cta_lanes % 128 and self.lanes > self.cta_lanes:
+            raise Fault(f"a CTA of {self.threads} threads, in a cluster, does not consist of "
+                        "warpgroups of 128")
         threads = self.full(mask)
         if pc in self.blocked:
             threads = threads | self.blocked.pop(pc)
-        missing = (~threads).reshape(-1, 128).any(axis=1).repeat(128)
+        there = np.zeros(align_up(self.lanes, 128), bool)
+        there[: self.lanes] = threads
+        missing = (~there).reshape(-1, 128).any(axis=1).repeat(128)[: self.lanes]
         waiting = threads & missing
         if np.count_nonzero(waiting):
             self.blocked[pc] = waiting

@@ -134,6 +134,8 @@ class _Reader:
         entry = match["kind"] == "entry"
         kernel = Kernel(match["name"], params, returns, scope, entry)
         kernel.reqntid = _extents("reqntid", match["rest"])
+        kernel.minnctapersm, *_ = _extents("minnctapersm", match["rest"]) or (1,)
+        kernel.maxnreg, *_ = _extents("maxnreg", match["rest"]) or (0,)
         kernel.cluster = _extents("reqnctapercluster", match["rest"]) or (1, 1, 1)
         if match["end"] == ";":
             return

@@ -118,7 +118,8 @@ class Instr:
 class Kernel:
     """An `.entry`, or a `.func` when `entry` is false.
 
-    `reqntid` is (x, y, z) or None; `cluster` is the CTAs of a cluster along x, y and z.
+    `reqntid` is (x, y, z) or None; `cluster` is the CTAs of a cluster along x, y and z; `maxnreg`
+    is 0 without that directive.
     """
 
     name: str
@@ -128,6 +129,8 @@ class Kernel:
     entry: bool = True
     reqntid: tuple[int, int, int] | None = None
     cluster: tuple[int, int, int] = (1, 1, 1)
+    minnctapersm: int = 1
+    maxnreg: int = 0
     instrs: list[Instr] = field(default_factory=list)
     files: dict[int, str] = field(default_factory=dict)
     shared_bytes: int = 0

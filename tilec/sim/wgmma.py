@@ -176,21 +176,25 @@ class Products:
             for warp in np.flatnonzero(waits).tolist():
                 threads = np.arange(32 * warp, 32 * warp + 32)
                 checks.agents.done(threads, READS, warp // 4, int(self.covered[warp]) - 1)
-        covered = self.covered.reshape(-1, 4)
         for product in self.pending:
-            if (product.numbers < covered[product.warpgroup]).any():
+            if (product.numbers < self.covered_in(product)).any():
                 self.finish(product)
         self.busy[:, np.repeat(waits, 32)] = False
         self.read[:, np.repeat(waits, 32)] = False
         left = []
         for product in self.pending:
-            late = product.numbers >= covered[product.warpgroup]
+            late = product.numbers >= self.covered_in(product)
             if late.any():
                 left.append(product)
                 lanes = 128 * product.warpgroup + np.flatnonzero(np.repeat(late, 32))
                 self.busy[np.ix_(product.accumulators, lanes)] = True
                 self.read[np.ix_(product.sources, lanes)] = True
         self.pending = left
+
+    def covered_in(self, product: Product) -> Array:
+        """The groups that each warp of a product's warpgroup has waited for."""
+        first = 4 * product.warpgroup
+        return self.covered[first : first + 4]
 
     def warps(self, mask: Mask) -> Array:
         """Which warps have threads in the mask."""

@@ -13,8 +13,8 @@ from tilec.ir.core import Block, Op, Value, attr, operand, operands, region
 from tilec.ir.fragment import fragment
 from tilec.ir.layout_base import SharedLayout
 from tilec.ir.layouts import DotOperand, Mma, same_layout
-from tilec.ir.ops.gpu import single_buffer
-from tilec.ir.ops.scf import ControlFlow, Yield
+from tilec.ir.ops.gpu import AsyncCommit, AsyncCopy, AsyncWait, single_buffer
+from tilec.ir.ops.scf import ControlFlow, Return, Yield
 from tilec.ir.types import (
     MemDesc,
     Scalar,
@@ -38,7 +38,7 @@ ACCUMULATORS: dict[str, tuple[Scalar, ...]] = {
     "i8": (i32,), "u8": (i32,)}
 WGMMA_K_BITS = 256  # one instruction's extent along k
 
-REGISTERS_PER_CTA = 65536
+REGISTERS_PER_SM = 65536
 MAX_TMA_RANK = 5
 
 
@@ -348,8 +348,8 @@ class ExtractSlice(Op, name="gpu.extract_slice"):
 
 # ---- warp roles
 class WarpRole(Op, name="gpu.warp_role", effects={"barrier"}):
-    """What `warps` warps do, in a `gpu.warp_specialize`. Layouts and warp numbers inside count
-    these warps alone, and barriers are theirs.
+    """What `warps` warps do, in a `gpu.warp_specialize`. Layouts, threads and warp numbers inside
+    count these warps alone; barriers and scratch memory are theirs.
 
     registers: how many each thread may have from here on (setmaxnreg); 0 leaves it open.
     """
@@ -360,7 +360,8 @@ class WarpRole(Op, name="gpu.warp_role", effects={"barrier"}):
     registers: int = attr(int, 0)
 
     def check(self) -> None:
-        if not isinstance(self.parent.parent_op if self.parent else None, WarpSpecialize):
+        around = self.parent.parent_op if self.parent else None
+        if not isinstance(around, WarpSpecialize):
             raise self.fail("must stand in a gpu.warp_specialize")
         if self.warps < 1:
             raise self.fail(f"warps is {self.warps}, expected 1 or more")
@@ -368,8 +369,14 @@ class WarpRole(Op, name="gpu.warp_role", effects={"barrier"}):
         if n and (n % 8 or not 24 <= n <= 256 or self.warps % 4):
             raise self.fail(f"registers is {n} for {self.warps} warps, expected a multiple of 8 "
                             f"from 24 to 256, for whole warpgroups")
+        first = sum(r.warps for r in around.roles[:around.roles.index(self)])
+        if first % 4 and (n or any(isinstance(op, Wgmma) for op in self.body.walk())):
+            raise self.fail(f"the role begins with warp {first}; for wgmma and registers of its "
+                            "own it must begin with a multiple of 4, as warpgroups do")
         own = {v for op in self.body.walk() for block in op.regions for v in block.args}
         for op in self.body.walk():
+            if reason := _NOT_IN_ROLES.get(type(op)):
+                raise self.fail(f"{op.name} stands in a role: {reason}")
             own.update(op.results)
             for v in op.operands:
                 if isinstance(v.type, Tensor) and v not in own:
@@ -378,7 +385,13 @@ class WarpRole(Op, name="gpu.warp_role", effects={"barrier"}):
 
 class WarpSpecialize(Op, name="gpu.warp_specialize", effects={"barrier"}):
     """The CTA's warps, in order, take the roles in the region, which run at the same time. Roles
-    use scalars, pointers, buffers, mbarriers and tensor maps from outside, but no tiles."""
+    use scalars, pointers, buffers, mbarriers and tensor maps from outside, but no tiles. mbarriers
+    alone order what two roles do. All warps meet at the end.
+
+    A module's num_warps counts all of them, and is the sum of the roles' warps. Roles with
+    registers of their own share those that the launch gives the CTA, and keep them: the op is then
+    the function's last.
+    """
 
     isolated = True
     body: Block = region()
@@ -392,9 +405,45 @@ class WarpSpecialize(Op, name="gpu.warp_specialize", effects={"barrier"}):
         for op in self.body:
             if not isinstance(op, WarpRole) and not op.terminator:
                 raise self.fail(f"{op.name} stands beside the roles")
+        self._check_barriers()
         registers = [r.registers for r in self.roles]
-        if any(registers) and not all(registers):
+        if not any(registers):
+            return
+        if not all(registers):
             raise self.fail(f"registers are {registers}, expected all or none to be given")
         total = sum(32 * r.warps * r.registers for r in self.roles)
-        if total > REGISTERS_PER_CTA:
-            raise self.fail(f"the roles have {total} registers, the limit is {REGISTERS_PER_CTA}")
+        threads = 32 * sum(r.warps for r in self.roles)
+        limit = threads * launch_registers(threads)
+        if total > limit:
+            raise self.fail(f"the roles have {total} registers, a launch of {threads} threads has "
+                            f"{limit}")
+        if next(self.ancestors(), None) is not None or not isinstance(self.next, Return):
+            raise self.fail("roles with registers of their own must be the function's last")
+
+    def _check_barriers(self) -> None:
+        """Each role of several warps has a barrier, and its warpgroups have theirs."""
+        need = sum(role_barriers(r.warps) for r in self.roles)
+        free = BARRIERS_PER_CTA - 1 - sum(r.warps for r in self.roles) // 4
+        if need > free:
+            raise self.fail(f"the roles need {need} barriers of their own, {free} are left")
+
+
+BARRIERS_PER_CTA = 16  # PTX ISA, "bar": one is the CTA's, and one each of its warpgroups has
+
+_NOT_IN_ROLES: dict[type[Op], str] = {
+    WarpSpecialize: "roles do not nest",
+    MbarrierInit: "set mbarriers up before the roles begin, with a gpu.barrier after it",
+    **dict.fromkeys((AsyncCopy, AsyncCommit, AsyncWait), "there, copy by gpu.tma_load")}
+
+
+def role_barriers(warps: int) -> int:
+    """How many named barriers a role of so many warps has: one for itself, if they are several, and
+    one for each whole warpgroup."""
+    return (warps > 1) + (0 if warps % 4 else warps // 4)
+
+
+def launch_registers(threads: int) -> int:
+    """Registers that each thread may have when a CTA of `threads` has a multiprocessor to itself:
+    a multiple of 8 (PTX ISA, "setmaxnreg"). The four schedulers have a quarter of the registers
+    each, and as many of the warps, rounded up."""
+    return min(REGISTERS_PER_SM // (128 * -(-threads // 128)), 256) // 8 * 8

@@ -42,7 +42,8 @@ class For(ControlFlow, name="scf.for"):
     them. A step of zero or less runs nothing.
 
     The attributes are the author's wishes: num_stages of a software pipeline and iterations to
-    unroll (0: left open), flatten the nest of this loop and the one in it, disable_licm.
+    unroll (0: left open), flatten the nest of this loop and the one in it, disable_licm, give
+    the loads in it warps of their own (warp_specialize).
     """
 
     loop = True
@@ -55,6 +56,7 @@ class For(ControlFlow, name="scf.for"):
     unroll: int = attr(int, 0)
     flatten: bool = attr(bool, False)
     disable_licm: bool = attr(bool, False)
+    warp_specialize: bool = attr(bool, False)
 
     def infer(self) -> Sequence[Type]:
         iv = self.lo.type

@@ -62,13 +62,19 @@ def hint(decoder: Decoder, instr: Instr) -> Code:
 
 @rule("setmaxnreg")
 def setmaxnreg(decoder: Decoder, instr: Instr) -> Code:
-    """Change the registers that a warpgroup has; the simulator has no limit on them."""
+    """Change the registers that a warpgroup has."""
     if not re.fullmatch(r"(?:inc|dec)\.sync\.aligned\.u32", ".".join(instr.mods)):
         raise Unsupported(f"setmaxnreg.{'.'.join(instr.mods)}")
     count = instr.operands[0].value
     if not 24 <= count <= 256 or count % 8:
         raise Unsupported(f"setmaxnreg of {count} registers: a multiple of 8 from 24 to 256")
-    return decoder.warpgroups(lambda mask: None)
+    machine, pc, more = decoder.machine, decoder.pc, instr.mods[0] == "inc"
+
+    def code(mask: Mask) -> Moves:
+        ready = machine.gate_warpgroups(pc, mask)
+        return [(pc + 1, machine.registers.change(pc, ready, count, more))]
+
+    return code
 
 
 @rule("mapa")
