@@ -75,12 +75,12 @@ def test_the_kernel_is_well_formed() -> None:
 @pytest.mark.parametrize(("old", "new", "message"), [
     # who acts
     (ELECT, f"    {INIT}\n", "mbarrier_init: must stand in a gpu.elect"),
-    (INIT, "gpu.barrier()", "gpu.barrier needs more than one thread"),
-    (INIT, "gpu.mbarrier_arrive(%bar)", "gpu.mbarrier_arrive needs more than one thread"),
+    (INIT, "gpu.barrier()", "gpu.barrier: needs more than one thread"),
+    (INIT, "gpu.mbarrier_arrive(%bar)", "gpu.mbarrier_arrive: needs more than one thread"),
     (INIT, "gpu.elect() {\nscf.yield()\n}\ngpu.elect() {\n" + INIT + "\nscf.yield()\n}",
-     "gpu.elect needs more than one thread"),
+     "gpu.elect: needs more than one thread"),
     (INIT, "%t = tile.splat(%x) : tensor<64xi32, slice<{parent = #blk, dim = 0}>>",
-     "tile.splat needs more than one thread"),
+     "tile.splat: needs more than one thread"),
     (INIT + "\n      scf.yield()", INIT + "\n      scf.yield(%x)", "the region yields values"),
     ("gpu.elect(%p)", "gpu.elect(%x)", "predicate is i32, expected i1"),
     ("{warp = 3", "{warp = 4", "warp is 4, there are 4 warps"),

@@ -94,21 +94,30 @@ class TensorMaps:
         extents, strides, offsets = op.parts()
         if not self.capable:
             return "the target has no TMA"
-        if op.base.owner is not self.func.body:
-            return "the tensor does not begin where a parameter points to"
+        if reason := self.unknown(op.base, extents, strides):
+            return reason
         if self.axis.get(op.base).divisibility[0] % STRIDE_BYTES:
             return "the pointer is not known to be a multiple of 16"
         if block_layout(op.block, element) is None:
             return f"TMA copies no blocks of {list(op.block)} {element}"
-        if any(host_expression(v, self.func) is None for v in (*extents, *strides)):
-            return "the host cannot compute the tensor's extents and strides"
         if any(self.axis.get(v).divisibility[0] * element.bytes % STRIDE_BYTES
                for v in strides[:-1]):
             return "a stride is not known to be a multiple of 16 bytes"
         if self.axis.get(offsets[-1]).divisibility[0] * element.bytes % STRIDE_BYTES:
             return "the block's place in a row is not known to be a multiple of 16 bytes"
-        if isinstance(op, ops.DescriptorStore) and \
-                self.axis.get(extents[-1]).divisibility[0] * element.bytes % STRIDE_BYTES:
+        return self.ragged(extents, element) if isinstance(op, ops.DescriptorStore) else ""
+
+    def unknown(self, base: Value, extents: Sequence[Value], strides: Sequence[Value]) -> str:
+        """What of a tensor the host cannot know, or an empty string."""
+        if base.owner is not self.func.body:
+            return "the tensor does not begin where a parameter points to"
+        if any(host_expression(v, self.func) is None for v in (*extents, *strides)):
+            return "the host cannot compute the tensor's extents and strides"
+        return ""
+
+    def ragged(self, extents: Sequence[Value], element: Scalar) -> str:
+        """Why TMA would store beyond the ends of rows, or an empty string."""
+        if self.axis.get(extents[-1]).divisibility[0] * element.bytes % STRIDE_BYTES:
             return "rows are not known to be multiples of 16 bytes, of which TMA stores whole ones"
         return ""
 
@@ -119,19 +128,23 @@ class TensorMaps:
         assert isinstance(element, Scalar)
         layout = block_layout(block or op.block, element)
         assert layout is not None
-        t = TensorMap(block or op.block, element, layout)
         extents, strides, _ = op.parts()
-        attributes: dict[str, Any] = {"base": op.base.index}
+        return self.parameter_of(TensorMap(block or op.block, element, layout), op.base, extents,
+                                 strides, self._apart(op))
+
+    def parameter_of(self, t: TensorMap, base: Value, extents: Sequence[Value],
+                     strides: Sequence[Value], apart: tuple[int, ...] = ()) -> Value:
+        """The parameter with a map of a tensor that the host knows, made if there is none."""
+        attributes: dict[str, Any] = {"base": base.index}
         for name, values in (("extents", extents), ("strides", strides)):
             attributes[name] = tuple(str(host_expression(v, self.func)) for v in values)
-        apart = self._apart(op)
         if apart:
             attributes["apart"] = apart
         for arg, have in zip(self.func.args, self.func.arg_attrs, strict=True):
             if arg.type == t and have == attributes:
                 return arg
         self.func.arg_attrs.append(attributes)
-        return self.func.body.add_arg(t, f"{op.base.name}_map")
+        return self.func.body.add_arg(t, f"{base.name}_map")
 
     def _apart(self, op: DescriptorOp) -> tuple[int, ...]:
         """Parameters through which the kernel accesses memory that must not be this op's tensor: a

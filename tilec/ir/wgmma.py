@@ -6,20 +6,18 @@ Source: PTX ISA, "Asynchronous warpgroup level matrix instructions", shapes and 
 from __future__ import annotations
 
 from tilec.ir import ops
+from tilec.ir.accumulators import WARPS, WGMMA_ROWS, accumulator_layout
 from tilec.ir.core import Func, Op, Value
 from tilec.ir.descriptors import matrix_descriptor
 from tilec.ir.fragment import shared_tile
 from tilec.ir.layouts import Mma
 from tilec.ir.ops.descriptors import DescriptorOp
-from tilec.ir.ops.hopper import ACCUMULATORS, WGMMA_K_BITS
+from tilec.ir.ops.hopper import ACCUMULATORS, WGMMA_K_BITS, TmaOp
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.origins import pointer_roots
 from tilec.ir.tensor_maps import TensorMaps, block_layout
 from tilec.ir.types import scalar_of, shape_of
 from tilec.target import Target
-
-ROWS, MAX_COLUMNS = 64, 256
-WARPS = 4  # of a warpgroup
 
 
 def block_of(value: Value) -> tuple[ops.DescriptorLoad | None, bool]:
@@ -44,8 +42,8 @@ def wgmma_obstacle(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMap
     loops = [isinstance(a, ops.For) for a in dot.ancestors()]
     if target.name != "sm_90a":
         return f"the target is {target}, not sm_90a"
-    if len(shape) != 2 or shape[0] % ROWS:
-        return f"the result is {list(shape)}, expected rows in multiples of {ROWS}"
+    if len(shape) != 2 or shape[0] % WGMMA_ROWS:
+        return f"the result is {list(shape)}, expected rows in multiples of {WGMMA_ROWS}"
     if num_warps % WARPS:
         return f"there are {num_warps} warps, expected a multiple of {WARPS}"
     # wgmma cuts f32 operands off at tf32; they are to be rounded.
@@ -71,20 +69,9 @@ def wgmma_obstacle(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMap
 
 
 def _layout(dot: ops.Dot, num_warps: int) -> Mma | None:
-    """Warpgroups along rows, then along columns."""
-    element, shape = scalar_of(dot.a.type), shape_of(dot.result.type)
-    groups = num_warps // WARPS
-    down = min(groups, shape[0] // ROWS)
-    across = groups // down
-    columns = shape[1] // across
-    step = 8 if element.is_float else 16
-    low = shape[1] & -shape[1]  # odd extents are stored in parts of so many columns
-    if groups % down or shape[0] % (ROWS * down) or shape[1] % across or columns % step or \
-            across > 1 and low != shape[1]:
-        return None
-    n = next((n for n in range(min(columns, MAX_COLUMNS), 0, -step)
-              if (n == columns or low % n == 0) and _readable(dot.b, 0, n)), 0)
-    return Mma(3, (WARPS * down, across), (ROWS, n)) if n and _readable(dot.a, 1, ROWS) else None
+    layout = accumulator_layout(scalar_of(dot.a.type), shape_of(dot.result.type), num_warps,
+                                lambda n: _readable(dot.b, 0, n))
+    return layout if layout is not None and _readable(dot.a, 1, WGMMA_ROWS) else None
 
 
 def _readable(value: Value, k_dim: int, outer: int) -> bool:
@@ -102,7 +89,9 @@ def _readable(value: Value, k_dim: int, outer: int) -> bool:
 def blocks_for_tma(func: Func, num_warps: int, target: Target) -> set[Op]:
     """The loads and stores of blocks that TMA moves: operands of dots of wgmma, and in a kernel
     that has such dots stores, each of a tensor that nothing else in the kernel writes or, if it is
-    stored, reads."""
+    stored, reads. None in a kernel whose author copies by TMA."""
+    if any(isinstance(op, TmaOp) for op in func.walk()):
+        return set()
     maps = TensorMaps(func, target)
     loads = {load for op in func.walk()
              if isinstance(op, ops.Dot) and wgmma_layout(op, num_warps, target, maps)

@@ -1,0 +1,347 @@
+"""The explicit level, `tlg`, mixed with `tl`: the same bits at every level, and its errors."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilec
+import tilec.language as tl
+import tilec.language.gpu as tlg
+from tilec.errors import CompilationError
+
+LEVELS = ("tile", "gpu", "lowered", "ptx")
+BF16 = ml_dtypes.bfloat16
+HOPPER = {"target": "sm_90a", "num_warps": 4}
+describe = tilec.TensorDescriptor.from_tensor
+
+
+def everywhere(kernel, args, grid, out, want):
+    """`out`, one of the arguments' arrays, is `want` after a run at each level."""
+    for level in LEVELS:
+        out.view(np.uint8)[...] = 0xA5
+        kernel.run(args, grid, level=level, seed=3)
+        np.testing.assert_array_equal(out.astype(np.float64), want.astype(np.float64), level)
+
+
+# -- layouts, buffers, asynchronous copies --------------------------------------------------------
+
+@tilec.jit
+def turned(x_ptr, y_ptr, sx, LAYOUT: tl.constexpr, SHARED: tl.constexpr):
+    """y = 2 * x^T + 1, through a buffer."""
+    rows, columns = tl.arange(0, 64), tl.arange(0, 32)
+    buffer = tlg.alloc_shared((64, 32), tl.float32, layout=SHARED)
+    buffer.store(tl.load(x_ptr + rows[:, None] * sx + columns[None, :]))
+    y = tlg.convert_layout(buffer.T.load() * 2, LAYOUT)
+    tl.store(y_ptr + columns[:, None] * 64 + rows[None, :], y + 1)
+
+
+REGISTERS = [
+    tlg.Blocked([1, 2], [2, 16], [4, 1], [1, 0]),
+    tlg.Mma(version=2, warps_per_cta=[2, 2], instr_shape=[16, 8]),
+    tlg.Linear(register=[[0, 1], [16, 0]], lane=[[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
+               warp=[[8, 0], [0, 8]]),
+]
+
+
+@pytest.mark.parametrize("layout", REGISTERS, ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("shared", [None, tlg.Swizzled(4, 1, 8, [1, 0]),
+                                    tlg.NvmmaShared(64, False, 32)], ids=str)
+def test_layouts_and_views(layout, shared, rng):
+    x, y = rng.standard_normal((64, 40)).astype(np.float32), np.empty((32, 64), np.float32)
+    kernel = turned.warmup(x, y, 40, LAYOUT=layout, SHARED=shared, grid=(1,), **HOPPER)
+    everywhere(kernel, [x, y, 40], 1, y, x[:, :32].T * np.float32(2) + np.float32(1))
+    assert str(layout) in kernel.asm["lowered"]
+
+
+def test_a_layout_asked_for_stays(rng):
+    """Although a store next to it wants another, and the loop could do without."""
+    @tilec.jit
+    def summed(x_ptr, y_ptr, n, LAYOUT: tl.constexpr):
+        at = tl.arange(0, 256)
+        acc = tl.zeros((256,), tl.float32)
+        for i in range(n):
+            acc = tlg.convert_layout(acc + tl.load(x_ptr + i * 256 + at), LAYOUT)
+        tl.store(y_ptr + at, acc)
+
+    layout = tlg.Blocked([2], [32], [4], [0])
+    x, y = rng.integers(-9, 9, (5, 256)).astype(np.float32), np.empty(256, np.float32)
+    kernel = summed.warmup(x, y, 5, LAYOUT=layout, grid=(1,), **HOPPER)
+    everywhere(kernel, [x, y, 5], 1, y, x.sum(0))
+    assert "gpu.set_layout" in kernel.asm["lowered"]
+
+
+@tilec.jit
+def doubled(x_ptr, y_ptr, n, tiles, BLOCK: tl.constexpr):
+    """y = 2 * x through a ring of two buffers, the copies one tile ahead."""
+    at = tl.arange(0, BLOCK)
+    ring = tlg.alloc_shared((BLOCK,), x_ptr.dtype.element_ty, stages=2)
+    tlg.async_copy(x_ptr + at, ring[0], mask=at < n)
+    tlg.async_commit()
+    for i in range(tiles):
+        ahead = (i + 1) * BLOCK + at
+        tlg.async_copy(x_ptr + ahead, ring[(i + 1) % 2], mask=ahead < n)
+        tlg.async_commit()
+        tlg.async_wait(1)
+        tlg.barrier()
+        here = i * BLOCK + at
+        tl.store(y_ptr + here, ring[i % 2].load() * 2, mask=here < n)
+    tlg.async_wait()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_async_copies(dtype, rng):
+    n = 900
+    x, y = rng.integers(-99, 99, n).astype(dtype), np.empty(n, dtype)
+    kernel = doubled.warmup(x, y, n, 4, BLOCK=256, grid=(1,), target="sm_80", num_warps=2)
+    everywhere(kernel, [x, y, n, 4], 1, y, x * 2)
+    assert "cp.async" in kernel.asm["ptx"]
+
+
+# -- mbarriers, TMA, wgmma ------------------------------------------------------------------------
+
+@tilec.jit
+def product(a, b, c, STAGES: tl.constexpr, TURNED: tl.constexpr):
+    """c = a @ b, or a @ b^T; a ring with one mbarrier a slot."""
+    BM: tl.constexpr = c.block_shape[0]
+    BN: tl.constexpr = c.block_shape[1]
+    BK: tl.constexpr = a.block_shape[1]
+    i, j = tl.program_id(0) * BM, tl.program_id(1) * BN
+    steps = tl.cdiv(a.shape[1], BK)
+    a_ring = tlg.alloc_shared(a.block_shape, a.dtype, stages=STAGES)
+    b_ring = tlg.alloc_shared(b.block_shape, b.dtype, stages=STAGES)
+    out = tlg.alloc_shared((BM, BN), c.dtype)
+    full = tlg.mbarrier(stages=STAGES)
+    tlg.barrier()
+    for s in range(STAGES - 1):
+        if tlg.elect(s < steps):
+            full[s].expect(a_ring.nbytes + b_ring.nbytes)
+            tlg.tma.load(a, [i, s * BK], a_ring[s], full[s])
+            tlg.tma.load(b, [j, s * BK] if TURNED else [s * BK, j], b_ring[s], full[s])
+    acc = tl.zeros((BM, BN), tl.float32)
+    for s in range(steps):
+        slot = s % STAGES
+        full[slot].wait(s // STAGES & 1)
+        right = b_ring[slot].T if TURNED else b_ring[slot]
+        acc = tlg.wgmma(a_ring[slot], right, acc, use_acc=s > 0)
+        acc = tlg.wgmma_wait(1, acc)
+        tlg.barrier()
+        ahead = s + STAGES - 1
+        if tlg.elect(ahead < steps):
+            free = ahead % STAGES
+            full[free].expect(a_ring.nbytes + b_ring.nbytes)
+            tlg.tma.load(a, [i, ahead * BK], a_ring[free], full[free])
+            tlg.tma.load(b, [j, ahead * BK] if TURNED else [ahead * BK, j], b_ring[free],
+                         full[free])
+    acc = tlg.wgmma_wait(0, acc)
+    out.store(acc)
+    tlg.fence_async()
+    tlg.barrier()
+    tlg.tma.store(c, [i, j], out)
+    tlg.tma.store_commit()
+    tlg.tma.store_wait(read=True)
+
+
+@pytest.mark.parametrize("dtype, block, num_warps, turned", [
+    (BF16, (64, 64, 64), 4, False), (np.float16, (128, 32, 32), 8, True),
+    (np.float16, (64, 128, 64), 8, False)])
+def test_product(dtype, block, num_warps, turned, rng):
+    m, n, k = 100, 160, 200
+    bm, bn, bk = block
+    a, b = (rng.integers(-3, 4, s).astype(dtype) for s in ((m, k), (k, n)))
+    want = (a.astype(np.float32) @ b.astype(np.float32)).astype(dtype)
+    if turned:
+        b = np.ascontiguousarray(b.T)
+    c = np.empty((m, n), dtype)
+    args = [describe(a, (bm, bk)), describe(b, (bn, bk) if turned else (bk, bn)),
+            describe(c, (bm, bn))]
+    grid = (-(-m // bm), -(-n // bn))
+    kernel = product.warmup(*args, STAGES=3, TURNED=turned, grid=grid, target="sm_90a",
+                            num_warps=num_warps)
+    everywhere(kernel, args, grid, c, want)
+    assert "wgmma.mma_async" in kernel.asm["ptx"] and "stmatrix" in kernel.asm["ptx"]
+    assert "gpu.convert_layout" not in kernel.asm["lowered"]
+
+
+@tilec.jit
+def from_registers(a_ptr, b_ptr, c_ptr):
+    """c = relu(a) @ b; a goes from pointers to registers, b through a plain store to a buffer."""
+    rows, inner, columns = tl.arange(0, 64), tl.arange(0, 32), tl.arange(0, 64)
+    a = tl.maximum(tl.load(a_ptr + rows[:, None] * 32 + inner[None, :]), 0.0).to(tl.float16)
+    b = tlg.alloc_shared((32, 64), tl.float16)
+    b.store(tl.load(b_ptr + inner[:, None] * 64 + columns[None, :]))
+    tlg.fence_async()
+    tlg.barrier()
+    acc = tlg.wgmma(a, b, tl.zeros((64, 64), tl.float32), use_acc=False)
+    acc = tlg.wgmma_wait(0, acc)
+    left = tlg.extract_slice(acc, [0, 0], [64, 32])
+    right = tlg.extract_slice(acc, [0, 32], [64, 32])
+    at = rows[:, None] * 32 + inner[None, :]
+    tl.store(c_ptr + at, left - right)
+
+
+def test_a_from_registers_and_parts_of_tiles(rng):
+    a, b = rng.integers(-4, 5, (64, 32)), rng.integers(-4, 5, (32, 64))
+    whole = np.maximum(a, 0) @ b
+    a, b, c = a.astype(np.float16), b.astype(np.float16), np.empty((64, 32), np.float32)
+    kernel = from_registers.warmup(a, b, c, grid=(1,), **HOPPER)
+    everywhere(kernel, [a, b, c], 1, c, whole[:, :32] - whole[:, 32:])
+    assert kernel.asm["ptx"].count("wgmma.mma_async") == 2
+
+
+@tilec.jit
+def beside_a_dot(a, b, c, p_ptr):
+    """One product by wgmma of blocks that TMA brings, one by tl.dot of blocks of a descriptor."""
+    block = tlg.alloc_shared(a.block_shape, a.dtype)
+    other = tlg.alloc_shared(b.block_shape, b.dtype)
+    ready = tlg.mbarrier()
+    tlg.barrier()
+    ready.expect(block.nbytes + other.nbytes)
+    tlg.tma.load(a, [0, 0], block, ready)
+    tlg.tma.load(b, [0, 0], other, ready)
+    acc = tl.zeros(c.block_shape, tl.float32)
+    for k in range(0, a.shape[1], a.block_shape[1]):
+        acc = tl.dot(a.load([0, k]), b.load([k, 0]), acc)
+    ready.wait(0)
+    first = tlg.wgmma_wait(0, tlg.wgmma(block, other, acc))
+    c.store([0, 0], first)
+
+
+def test_automatic_passes_leave_explicit_kernels_alone(rng):
+    a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((64, 128), (128, 64)))
+    c = np.empty((64, 64), np.float32)
+    args = [describe(a, (64, 64)), describe(b, (64, 64)), describe(c, (64, 64))]
+    kernel = beside_a_dot.warmup(*args, None, grid=(1,), **HOPPER)
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    everywhere(kernel, [*args, None], 1, c, a @ b + a[:, :64] @ b[:64])
+    assert kernel.asm["ptx"].count("cp.async.bulk.tensor") == 2
+    assert "mma.sync" in kernel.asm["ptx"]
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+@tilec.jit
+def wrong(a, p_ptr, n, HOW: tl.constexpr):
+    """Each way of HOW is one mistake, marked by a comment."""
+    block = tlg.alloc_shared((64, 64), tl.float16)
+    bar = tlg.mbarrier()
+    zero = tl.zeros((64, 64), tl.float32)
+    if HOW == "block":
+        tlg.tma.load(a, [0, 0], tlg.alloc_shared((64, 32), tl.float16), bar)  # block
+    if HOW == "dtype":
+        tlg.tma.load(a, [0, 0], tlg.alloc_shared((64, 64), tl.bfloat16), bar)  # dtype
+    if HOW == "tile":
+        tlg.wgmma(block, block.load(), zero)  # tile
+    if HOW == "shapes":
+        tlg.wgmma(block, block, tl.zeros((64, 32), tl.float32))  # shapes
+    if HOW == "layout":
+        plain = tlg.alloc_shared((64, 64), tl.float16, layout=tlg.Swizzled(1, 1, 1, [1, 0]))
+        tlg.wgmma(block, plain, zero)  # layout
+    if HOW == "rows":
+        short = tlg.alloc_shared((32, 64), tl.float16)
+        tlg.wgmma(short, block, tl.zeros((32, 64), tl.float32))  # rows
+    if HOW == "early":
+        early = tlg.wgmma(block, block, zero)
+        tl.store(p_ptr, tl.sum(early))  # early
+    if HOW == "later":
+        for _ in range(n):
+            zero = tlg.wgmma(block, block, zero)
+            zero = tlg.wgmma_wait(1, zero)
+        tl.store(p_ptr, tl.sum(zero))  # later
+    if HOW == "one of two":
+        first = tlg.wgmma(block, block, zero)
+        second = tlg.wgmma(block, block, zero)
+        first, second = tlg.wgmma_wait(1, first, second)
+        tl.store(p_ptr, tl.sum(first) + tl.sum(second))  # one of two
+    if HOW == "warps":
+        tlg.convert_layout(zero, tlg.Blocked([1, 1], [1, 32], [8, 1], [1, 0]))  # warps
+    if HOW == "rank":
+        tlg.convert_layout(zero, tlg.Blocked([1], [32], [4], [0]))  # rank
+    if HOW == "fields":
+        tlg.Blocked([1, 1], [1, 33], [4, 1], [1, 0])  # fields
+    if HOW == "no shared":
+        tlg.alloc_shared((64, 64), tl.float16, layout=tlg.Mma(3, [4, 1], [64, 64]))  # no shared
+    if HOW == "ring":
+        tlg.alloc_shared((64, 64), tl.float16, stages=2).load()  # ring
+    if HOW == "thread":
+        if tlg.elect():
+            block.load()  # thread
+    if HOW == "else":
+        if tlg.elect():
+            bar.expect(8)
+        else:
+            bar.wait(0)  # else
+    if HOW == "value":
+        x = 1 if tlg.elect() else 2  # value
+    if HOW == "assigned":
+        x = 1
+        if tlg.elect():
+            x = n
+        tl.store(p_ptr, x)  # assigned
+    if HOW == "arrive":
+        if tlg.elect():
+            bar.arrive()  # arrive
+    if HOW == "pred":
+        bar.expect(8, pred=n)  # pred
+    if HOW == "pointer":
+        tlg.tma.load(p_ptr, [0, 0], block, bar)  # pointer
+    if HOW == "offsets":
+        tlg.tma.load(a, [0], block, bar)  # offsets
+    if HOW == "moved":
+        moved = tl.make_tensor_descriptor(p_ptr + n, [n, n], [64, 1], [64, 64])
+        tlg.tma.load(moved, [0, 0], block, bar)  # moved
+    if HOW == "slice":
+        tlg.extract_slice(zero, [0, 32], [64, 64])  # slice
+    if HOW == "carried":
+        held = block
+        for _ in range(n):
+            held = held.T  # carried
+
+
+MISTAKES = {
+    "block": "tlg.tma.load: cannot copy blocks of [64, 64] with a fp16[64, 32] buffer",
+    "dtype": "tlg.tma.load: found a bf16[64, 64] buffer for a tensor of fp16",
+    "tile": "tlg.wgmma, b: found fp16[64, 64] tile, expected a buffer in shared memory",
+    "shapes": "cannot multiply a fp16[64, 64] buffer by a fp16[64, 64] buffer into a fp32[64, 32]",
+    "layout": "no instructions fit 64 x 64 x 64 for 4 warps and b in memdesc<64x64xf16, swizzled_s",
+    "rows": "no instructions fit 32 x 64 x 64 for 4 warps",
+    "early": "uses the accumulator `early`, whose product no gpu.wgmma_wait has covered",
+    "later": "uses the accumulator `zero`, whose product no gpu.wgmma_wait has covered",
+    "one of two": "uses the accumulator `second`, whose product no gpu.wgmma_wait has covered",
+    "warps": "is for 8 warps, the kernel has 4",
+    "rank": "has rank 1, the shape",
+    "fields": "tlg.Blocked: blocked: threadsPerWarp must hold powers of two, got 33",
+    "no shared": "expected one of shared memory",
+    "ring": "load: found a fp16[64, 64] buffer array of 2, expected one buffer",
+    "thread": "gpu.shared_load: needs more than one thread",
+    "else": "`else` of tlg.elect() is not supported",
+    "value": "tlg.elect() is not a value",
+    "assigned": "`x` is assigned by one thread alone",
+    "arrive": "arrive: whole warpgroups arrive, not one thread",
+    "pred": "expect: pred is int32 scalar, expected a scalar int1",
+    "pointer": "tlg.tma.load: found pointer<fp16> scalar",
+    "offsets": "the offsets of tlg.tma.load: found 1, expected 2 integers",
+    "moved": "TMA cannot serve this tensor: the tensor does not begin where a parameter points to",
+    "slice": "[64, 64] at [0, 32] is no part of a fp32[64, 64] tile",
+    "carried": "`held`",
+}
+
+
+@pytest.mark.parametrize("how", MISTAKES)
+def test_mistakes_are_found_where_they_are(how):
+    a, p = describe(np.zeros((64, 64), np.float16), (64, 64)), np.zeros(64, np.float16)
+    with pytest.raises(CompilationError) as caught:
+        wrong.warmup(a, p, 5, HOW=how, grid=(1,), **HOPPER)
+    assert MISTAKES[how] in caught.value.message
+    assert caught.value.loc.caret().splitlines()[0].endswith(f"  # {how}")
+
+
+@pytest.mark.parametrize("target, how, message", [
+    ("sm_80", "block", "tlg.mbarrier needs sm_90, the target is sm_80"),
+    ("sm_90", "shapes", "tlg.wgmma needs sm_90a, the target is sm_90")])
+def test_older_targets(target, how, message):
+    a, p = describe(np.zeros((64, 64), np.float16), (64, 64)), np.zeros(64, np.float16)
+    with pytest.raises(CompilationError, match=message) as caught:
+        wrong.warmup(a, p, 5, HOW=how, grid=(1,), target=target)
+    assert "tlg." in caught.value.loc.caret()
