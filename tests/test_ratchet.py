@@ -41,6 +41,10 @@ CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
                     tuple(TensorDescriptor(HALF, (WIDTH, WIDTH), (WIDTH, 1), block)
                           for block in ((128, 64), (64, 256), (128, 256))),
                     {"GROUP": 8, "num_warps": 8, "num_stages": 4}),
+    "explicit": ("10_explicit_matmul", "matmul_kernel",
+                 tuple(TensorDescriptor(HALF, (WIDTH, WIDTH), (WIDTH, 1), block)
+                       for block in ((128, 64), (64, 256), (64, 128))),
+                 {"GROUP": 8, "STAGES": 4, "num_warps": 8}),
 }
 # Kernels written at the gpu level.
 FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir"}

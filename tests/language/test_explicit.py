@@ -9,6 +9,9 @@ import pytest
 import tilec
 import tilec.language as tl
 import tilec.language.gpu as tlg
+from benchmarks.common import load_example
+from tests.support.fixtures import FOLDER
+from tests.support.hopper import gemm, gemm_args
 from tilec.errors import CompilationError
 
 LEVELS = ("tile", "gpu", "lowered", "ptx")
@@ -217,6 +220,90 @@ def test_automatic_passes_leave_explicit_kernels_alone(rng):
     everywhere(kernel, [*args, None], 1, c, a @ b + a[:, :64] @ b[:64])
     assert kernel.asm["ptx"].count("cp.async.bulk.tensor") == 2
     assert "mma.sync" in kernel.asm["ptx"]
+
+
+@pytest.mark.parametrize("shape, programs", [((130, 272, 136), 1), ((300, 512, 40), 2)], ids=str)
+def test_example_10_does_what_the_hand_written_ir_does(shape, programs):
+    """The same bits as the .tir file whose kernel it is, and products in the same number of
+    instructions; several tiles a program, one and more steps along k."""
+    example = load_example("10_explicit_matmul")
+    args, want = gemm_args(*shape, 5)
+    by_hand = tilec.load(FOLDER / "gemm_a_branch.tir")
+    by_hand.run(args, programs, "gpu")
+    given = example.described(*args[:3], (128, 256, 64), 8, 128)
+    kernel = example.matmul_kernel.warmup(*given, GROUP=8, STAGES=4, grid=(1,), target="sm_90a",
+                                          num_warps=8)
+    expected = args[2].copy()
+    gemm(expected.astype(np.float32), want, "by hand")
+    everywhere(kernel, given, programs, args[2], expected)
+    for text in (kernel.asm["ptx"], by_hand.compiled.ptx):
+        assert text.count("wgmma.mma_async") == 4 and text.count("wgmma.commit_group") == 1
+
+
+# -- emit_pipeline --------------------------------------------------------------------------------
+
+@tilec.jit
+def multiply(k, blocks, acc, i, j):
+    acc = tlg.wgmma(blocks[0], blocks[1], acc, use_acc=k > 0)
+    return tlg.wgmma_wait(1, acc)
+
+
+@tilec.jit
+def of_step(k, i, j):
+    return [i, k * 32], [k * 32, j]
+
+
+@tilec.jit
+def pipelined(a, b, c, STAGES: tl.constexpr):
+    """c = a @ b, tile after tile with one ring."""
+    across = tl.cdiv(c.shape[1], 64)
+    ring = tlg.make_ring((a, b), STAGES)
+    for tile in range(tl.program_id(0), tl.cdiv(c.shape[0], 64) * across, tl.num_programs(0)):
+        i, j = tile // across * 64, tile % across * 64
+        acc = tl.zeros((64, 64), tl.float32)
+        acc, ring = tlg.emit_pipeline(multiply, of_step, tl.cdiv(a.shape[1], 32), (a, b), ring, acc,
+                                      args=(i, j))
+        c.store([i, j], tlg.wgmma_wait(0, acc))
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5])
+@pytest.mark.parametrize("k", [32, 200])
+def test_emit_pipeline(stages, k, rng):
+    a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((140, k), (k, 72)))
+    c = np.empty((140, 72), np.float32)
+    args = [describe(a, (64, 32)), describe(b, (32, 64)), describe(c, (64, 64))]
+    kernel = pipelined.warmup(*args, STAGES=stages, grid=(2,), **HOPPER)
+    everywhere(kernel, args, 2, c, a.astype(np.float32) @ b.astype(np.float32))
+
+
+@tilec.jit
+def add_rows(k, blocks, sums):
+    """A step with ordinary reads of the blocks, and two values carried."""
+    x = blocks[0].load()
+    return sums[0] + tl.sum(x, 1), tl.maximum(sums[1], tl.max(x, 1))
+
+
+@tilec.jit
+def block_at(k):
+    return ([0, k * 64],)
+
+
+@tilec.jit
+def rows(x, sum_ptr, max_ptr):
+    ring = tlg.make_ring((x,), 3)
+    start = tl.zeros((32,), tl.float32), tl.full((32,), float("-inf"), tl.float32)
+    (total, most), _ = tlg.emit_pipeline(add_rows, block_at, x.shape[1] // 64, (x,), ring, start)
+    tl.store(sum_ptr + tl.arange(0, 32), total)
+    tl.store(max_ptr + tl.arange(0, 32), most)
+
+
+def test_emit_pipeline_without_products(rng):
+    x = rng.integers(-9, 9, (32, 320)).astype(np.float32)
+    total, most = np.empty(32, np.float32), np.empty(32, np.float32)
+    args = [describe(x, (32, 64)), total, most]
+    kernel = rows.warmup(*args, grid=(1,), **HOPPER)
+    everywhere(kernel, args, 1, total, x.sum(1))
+    everywhere(kernel, args, 1, most, x.max(1))
 
 
 # -- errors ---------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from tilec.language.gpu.layouts import (
     convert_layout,
     num_warps,
 )
+from tilec.language.gpu.pipeline import buffer_ring, emit_pipeline, make_ring
 from tilec.language.gpu.products import extract_slice, wgmma, wgmma_wait
 from tilec.language.gpu.shared import (
     alloc_shared,
@@ -37,9 +38,9 @@ from tilec.language.gpu.shared import (
 
 __all__ = [
     "Blocked", "DotOperand", "Linear", "Mma", "NvmmaShared", "SharedLinear", "Slice", "Swizzled",
-    "alloc_shared", "async_commit", "async_copy", "async_wait", "barrier", "convert_layout",
-    "elect", "extract_slice", "fence_async", "mbarrier", "num_warps", "shared_buffer", "tma",
-    "warpgroup_barrier", "wgmma", "wgmma_wait",
+    "alloc_shared", "async_commit", "async_copy", "async_wait", "barrier", "buffer_ring",
+    "convert_layout", "elect", "emit_pipeline", "extract_slice", "fence_async", "make_ring",
+    "mbarrier", "num_warps", "shared_buffer", "tma", "warpgroup_barrier", "wgmma", "wgmma_wait",
 ]
 
 

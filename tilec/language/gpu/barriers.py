@@ -47,6 +47,13 @@ class barrier_array(Indexed):
     def __init__(self, handle: Value) -> None:
         self.handle = handle
 
+    @property
+    def stages(self) -> int:
+        """How many there are in the array; 1 for a single one."""
+        t = self.handle.type
+        assert isinstance(t, MemDesc)
+        return t.stages
+
     @builtin
     def __getitem__(self, index: Any) -> barrier_array:
         """mbarrier `index`, an int32, of an array."""
