@@ -12,7 +12,7 @@ import tilec.language.gpu as tlg
 from benchmarks.common import load_example
 from tests.support.fixtures import FOLDER
 from tests.support.hopper import gemm, gemm_args
-from tilec.errors import CompilationError
+from tilec.errors import CompilationError, InterpreterError
 
 LEVELS = ("tile", "gpu", "lowered", "ptx")
 BF16 = ml_dtypes.bfloat16
@@ -191,6 +191,92 @@ def test_a_from_registers_and_parts_of_tiles(rng):
     kernel = from_registers.warmup(a, b, c, grid=(1,), **HOPPER)
     everywhere(kernel, [a, b, c], 1, c, whole[:, :32] - whole[:, 32:])
     assert kernel.asm["ptx"].count("wgmma.mma_async") == 2
+
+
+@tilec.jit
+def rotated(a, b, c_ptr, d_ptr, n):
+    """d = sum of the a @ b that each round begins and the next one reads, as attention does."""
+    at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    left, right = tlg.alloc_shared((64, 64), a.dtype), tlg.alloc_shared((64, 64), b.dtype)
+    ready = tlg.mbarrier()
+    tlg.barrier()
+    ready.expect(left.nbytes + right.nbytes)
+    tlg.tma.load(a, [0, 0], left, ready)
+    tlg.tma.load(b, [0, 0], right, ready)
+    ready.wait(0)
+    zero = tl.zeros((64, 64), tl.float32)
+    seen, total = zero, zero
+    product = tlg.wgmma(left, right, zero, use_acc=False)
+    for _ in range(n):
+        following = tlg.wgmma(left, right.T, zero, use_acc=False)
+        product, following = tlg.wgmma_wait(1, product, following)
+        seen += product
+        product = tlg.wgmma(left, right, zero, use_acc=False)
+        following, product = tlg.wgmma_wait(1, following, product)
+        total += following
+    product = tlg.wgmma_wait(0, product)
+    tl.store(c_ptr + at, seen + product)
+    tl.store(d_ptr + at, total)
+
+
+def test_a_product_is_read_while_the_next_one_is_under_way(rng):
+    a, b = (rng.integers(-3, 4, (64, 64)).astype(BF16) for _ in range(2))
+    c, d = (np.empty((64, 64), np.float32) for _ in range(2))
+    args = [describe(a, (64, 64)), describe(b, (64, 64)), c, d, 3]
+    kernel = rotated.warmup(*args, grid=(1,), **HOPPER)
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    everywhere(kernel, args, 1, c, 4 * (a @ b))
+    everywhere(kernel, args, 1, d, 3 * (a @ b.T))
+
+
+@tilec.jit
+def guarded(x_ptr, y_ptr, a, LACKS: tl.constexpr):
+    """y = x + a, a by TMA into a buffer and out again; LACKS names what is left out."""
+    at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    buffer = tlg.alloc_shared((64, 64), tl.float16)
+    ready = tlg.mbarrier()
+    if LACKS != "barrier":
+        tlg.barrier()
+    ready.expect(buffer.nbytes)
+    tlg.tma.load(a, [0, 0], buffer, ready)
+    if LACKS != "wait":
+        ready.wait(0)
+    sums = buffer.load() + tl.load(x_ptr + at)
+    tlg.barrier()
+    buffer.store(sums)
+    if LACKS != "fence":
+        tlg.fence_async()
+    tlg.barrier()
+    tlg.tma.store(a, [0, 0], buffer)
+    tlg.tma.store_commit()
+    if LACKS != "store_wait":
+        tlg.tma.store_wait()
+    tlg.barrier()
+    buffer.store(sums)
+    tl.store(y_ptr + at, sums)
+
+
+FOUND = {"barrier": "another thread has set up this mbarrier",
+         "wait": "poison|may still be copying",
+         "fence": "gpu.tma_store reads a buffer to which threads have stored",
+         "store_wait": "gpu.shared_store writes a buffer that gpu.tma_store"}
+
+
+@pytest.mark.parametrize("level", LEVELS[:3])
+@pytest.mark.parametrize("lacks", [None, *FOUND])
+def test_the_interpreter_finds_what_is_missing(level, lacks, rng):
+    x, a = (rng.integers(-9, 9, (64, 64)).astype(np.float16) for _ in range(2))
+    y, want = np.full_like(x, np.nan), x + a
+    args = [x, y, describe(a, (64, 64))]
+    kernel = guarded.warmup(*args, LACKS=lacks, grid=(1,), **HOPPER)
+    if lacks is None:
+        kernel.run(args, 1, level=level)
+        np.testing.assert_array_equal(y, want)
+        np.testing.assert_array_equal(a, want)
+        return
+    with pytest.raises(InterpreterError, match=FOUND[lacks]) as caught:
+        kernel.run(args, 1, level=level)
+    assert caught.value.loc.file == __file__
 
 
 @tilec.jit
@@ -380,6 +466,12 @@ def wrong(a, p_ptr, n, HOW: tl.constexpr):
         tlg.tma.load(moved, [0, 0], block, bar)  # moved
     if HOW == "slice":
         tlg.extract_slice(zero, [0, 32], [64, 64])  # slice
+    if HOW == "warp":
+        if tlg.elect(warp=4):  # warp
+            bar.expect(8)
+    if HOW == "again":
+        for _ in range(n):
+            tlg.mbarrier()  # again
     if HOW == "carried":
         held = block
         for _ in range(n):
@@ -411,6 +503,8 @@ MISTAKES = {
     "offsets": "the offsets of tlg.tma.load: found 1, expected 2 integers",
     "moved": "TMA cannot serve this tensor: the tensor does not begin where a parameter points to",
     "slice": "[64, 64] at [0, 32] is no part of a fp32[64, 64] tile",
+    "warp": "the warp of tlg.elect is 4, expected 0 to 3",
+    "again": "gpu.mbarrier_init: stands in a loop, and would set up an mbarrier that is in use",
     "carried": "`held`",
 }
 
@@ -422,6 +516,23 @@ def test_mistakes_are_found_where_they_are(how):
         wrong.warmup(a, p, 5, HOW=how, grid=(1,), **HOPPER)
     assert MISTAKES[how] in caught.value.message
     assert caught.value.loc.caret().splitlines()[0].endswith(f"  # {how}")
+
+
+@tilec.jit
+def meeting(x, y):
+    tlg.barrier()  # meeting
+    return x + y
+
+
+@tilec.jit
+def reduced(p_ptr):
+    tl.store(p_ptr, tl.reduce(tl.zeros((64,), tl.float32), 0, meeting))
+
+
+def test_a_combine_function_only_computes():
+    with pytest.raises(CompilationError, match="gpu.barrier: stands in the combine") as caught:
+        reduced.warmup(np.zeros(1, np.float32), grid=(1,), **HOPPER)
+    assert "# meeting" in caught.value.loc.caret()
 
 
 @pytest.mark.parametrize("target, how, message", [

@@ -87,6 +87,8 @@ def _check_explicit(func: Func) -> None:
     """IRError where ops of the explicit level are not used as they may be."""
     explicit = [op for op in func.walk() if op.name.startswith("gpu.")]
     for op in explicit:
+        if any(isinstance(a, ops.Reduce) for a in op.ancestors()) and not op.pure:
+            raise op.fail("stands in the combine function of a reduction, which only computes")
         if not isinstance(op, ops.Wgmma):  # of products the next check says more
             op.check()
     if any(isinstance(op, ops.Wgmma) for op in explicit):

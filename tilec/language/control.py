@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from tilec.ir.ops.scf import MAX_STAGES
 from tilec.ir.remarks import remark
-from tilec.language.context import CallableInKernels, error, here
+from tilec.language.context import CallableInKernels, current, error, here
 from tilec.language.values import const_int, const_value, unwrap
 
 MAX_UNROLL = 1024  # beyond it LLVM takes minutes, and then more stack than there is
@@ -123,6 +123,9 @@ class elect:
     def __init__(self, pred: Any = None, warp: int = 0, by: str = "thread") -> None:
         self.pred = unwrap(pred)
         self.warp = const_int(warp, "the warp of tlg.elect")
+        warps = current("tlg.elect").options["num_warps"]
+        if not 0 <= self.warp < warps:
+            raise error(f"the warp of tlg.elect is {self.warp}, expected 0 to {warps - 1}")
         self.by = const_value(by, "by of tlg.elect")
         if self.by not in ("thread", "warp"):
             raise error(f"by of tlg.elect is {self.by!r}, expected 'thread' or 'warp'")

@@ -177,7 +177,7 @@ def _plan(value: Value, layout: Layout, plan: _Slice, limit: int) -> bool:
             work.append((source.x, layout))
             continue
         # A buffer may as well be read in the layout wanted.
-        again = isinstance(source, ops.SharedLoad) and (len(value.uses) == 1 or all(
+        again = isinstance(source, ops.SharedLoad) and (len(value.users) == 1 or all(
             _converts_to(u, layout) for u in value.users))
         if source is None or source.regions or not (source.pure or again) or \
                 isinstance(source, Anchor) or len(source.results) != 1:

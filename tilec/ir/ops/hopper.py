@@ -18,7 +18,7 @@ from tilec.ir.layout_base import SharedLayout
 from tilec.ir.layouts import DotOperand, Layout, Mma, same_layout
 from tilec.ir.ops.base import Anchor
 from tilec.ir.ops.gpu import single_buffer
-from tilec.ir.ops.scf import ControlFlow, Yield
+from tilec.ir.ops.scf import ControlFlow, Yield, innermost_loop
 from tilec.ir.types import (
     MemDesc,
     Scalar,
@@ -121,6 +121,11 @@ class MbarrierInit(OneThread, AsyncAccess, name="gpu.mbarrier_init", effects={"w
         if not 1 <= self.count < 1 << 20:
             raise self.fail(f"count is {self.count}, expected 1 to {(1 << 20) - 1}")
         return ()
+
+    def check(self) -> None:
+        super().check()
+        if innermost_loop(self) is not None:
+            raise self.fail("stands in a loop, and would set up an mbarrier that is in use")
 
 
 class MbarrierExpect(OneThread, AsyncAccess, name="gpu.mbarrier_expect", effects=SYNC):
@@ -326,8 +331,8 @@ class Wgmma(Anchor, AsyncAccess, name="gpu.wgmma", effects=SYNC):
 
     def check(self) -> None:
         for user, index in self.result.uses:
-            if not (isinstance(user, (WgmmaWait, Yield)) or (isinstance(user, Wgmma) and
-                                                             index == 2)):
+            if not (isinstance(user, (WgmmaWait, Yield, ControlFlow)) or
+                    (isinstance(user, Wgmma) and index == 2)):
                 raise user.fail(f"uses the result of the gpu.wgmma at {self.loc}, which is not "
                                 f"there before a gpu.wgmma_wait")
 
