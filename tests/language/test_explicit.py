@@ -466,6 +466,10 @@ def wrong(a, p_ptr, n, HOW: tl.constexpr):
         tlg.tma.load(moved, [0, 0], block, bar)  # moved
     if HOW == "slice":
         tlg.extract_slice(zero, [0, 32], [64, 64])  # slice
+    if HOW == "swizzle":
+        short = tlg.alloc_shared((4, 64), tl.float16, stages=2)
+        rows = tl.make_tensor_descriptor(p_ptr, [n, n], [64, 1], [4, 64])
+        tlg.tma.load(rows, [0, 0], short[1], bar)  # swizzle
     if HOW == "warp":
         if tlg.elect(warp=4):  # warp
             bar.expect(8)
@@ -503,6 +507,7 @@ MISTAKES = {
     "offsets": "the offsets of tlg.tma.load: found 1, expected 2 integers",
     "moved": "TMA cannot serve this tensor: the tensor does not begin where a parameter points to",
     "slice": "[64, 64] at [0, 32] is no part of a fp32[64, 64] tile",
+    "swizzle": "has 512 bytes, but its swizzle repeats at every 1024",
     "warp": "the warp of tlg.elect is 4, expected 0 to 3",
     "again": "gpu.mbarrier_init: stands in a loop, and would set up an mbarrier that is in use",
     "carried": "`held`",

@@ -43,8 +43,10 @@ class _Flight:
         for index, value in enumerate(op.operands):
             if value in self.ages and not hands_on and not (isinstance(op, ops.Wgmma) and
                                                             index == 2):
-                raise op.fail(f"uses the accumulator `{value.name}`, whose product no "
-                              f"gpu.wgmma_wait has covered")
+                error = op.fail(f"uses the accumulator `{value.name}`, whose product no "
+                                f"gpu.wgmma_wait has covered")
+                error.advice = f"wait: `{value.name} = tlg.wgmma_wait(0, {value.name})`"
+                raise error
 
     def regions(self, op: ops.ControlFlow) -> None:
         """Go round until nothing more arrives: an iteration hands on to the next."""

@@ -12,12 +12,12 @@ from operator import add
 
 from tilec.ir.accumulators import WGMMA_ROWS, accumulator_layout
 from tilec.ir.core import Block, Op, Value, attr, operand, operands, region
-from tilec.ir.descriptors import matrix_descriptor
+from tilec.ir.descriptors import async_alignment, matrix_descriptor
 from tilec.ir.fragment import fragment, shared_tile
 from tilec.ir.layout_base import SharedLayout
 from tilec.ir.layouts import DotOperand, Layout, Mma, same_layout
 from tilec.ir.ops.base import Anchor
-from tilec.ir.ops.gpu import single_buffer
+from tilec.ir.ops.gpu import MemdescIndex, single_buffer
 from tilec.ir.ops.scf import ControlFlow, Yield, innermost_loop
 from tilec.ir.types import (
     MemDesc,
@@ -190,6 +190,10 @@ class TmaOp(AsyncAccess):
         want = MemDesc((rows * parts, *rest), t.element, t.layout)
         if have != want:
             raise self.fail(f"buffer is {have}, expected {want}")
+        size = shared_tile(have.shape, have.layout).num_elements * have.element.bytes
+        if isinstance(buffer.op, MemdescIndex) and size % async_alignment(have):
+            raise self.fail(f"buffer is one of an array and has {size} bytes, but its swizzle "
+                            f"repeats at every {async_alignment(have)}")
         types = [v.type for v in coordinates]
         if types != [i32] * len(t.shape):
             raise self.fail(f"coordinates are ({', '.join(map(str, types))}), expected "
