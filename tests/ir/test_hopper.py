@@ -45,6 +45,7 @@ module attributes {level = "gpu", num_warps = 4, target = "sm_90a"} {
     %r2 = gpu.wgmma_wait(%r1) : tensor<64x128xf32, #mma>
     gpu.mbarrier_arrive(%bar)
     %part = gpu.extract_slice(%r2) {start = [0, 64], shape = [64, 64]} : tensor<64x64xf32, #mma>
+    %kept = gpu.set_layout(%r2) {layout = #mma} : tensor<64x128xf32, #mma>
     gpu.tma_store(%map, %a0, %x, %x, %x)
     gpu.tma_store_commit()
     gpu.tma_store_wait() {pending = 1, read = true}
@@ -59,6 +60,7 @@ LOAD = "gpu.tma_load(%map, %a0, %bar, %x, %x, %x)"
 STORE = "gpu.tma_store(%map, %a0, %x, %x, %x)"
 PART = ("%part = gpu.extract_slice(%r2) {start = [0, 64], shape = [64, 64]} : "
         "tensor<64x64xf32, #mma>")
+KEPT = "%kept = gpu.set_layout(%r2) {layout = #mma}"
 FIRST = "%r0 = gpu.wgmma(%a0, %b, %acc)"
 
 
@@ -126,6 +128,11 @@ def test_the_kernel_is_well_formed() -> None:
     (PART, PART.replace("%r2", "%r1"), "not there before a gpu.wgmma_wait"),
     ("gpu.wgmma_wait(%r1)", "gpu.wgmma_wait(%x)", "operands are (i32), expected tiles"),
     ("gpu.wgmma_wait(%r1)", "gpu.wgmma_wait(%r1) {pending = -1}", "pending is -1"),
+    # layouts asked for
+    (KEPT, KEPT.replace("= #mma", "= #blk"), "is tensor<64x128xf32, nvidia_mma"),
+    (KEPT, KEPT.replace("= #mma", "= #smem"), "cannot have the layout nvmma_shared"),
+    (KEPT, KEPT.replace("(%r2)", "(%x)"), "i32 cannot have the layout"),
+    (KEPT, KEPT.replace("= #mma", "= slice<{parent = #blk, dim = 0}>"), "has rank 1"),
     # slices
     (PART, PART.replace("[0, 64]", "[0, 96]"), "is not in tensor<64x128xf32"),
     (PART, PART.replace("[0, 64], shape = [64, 64]", "[32, 0], shape = [32, 128]"),
