@@ -12,7 +12,7 @@ import tilec.language.gpu as tlg
 from benchmarks.common import load_example
 from tests.support.fixtures import FOLDER
 from tests.support.hopper import gemm, gemm_args
-from tilec.errors import InterpreterError
+from tilec.errors import InterpreterError, LaunchError
 
 LEVELS = ("tile", "gpu", "lowered", "ptx")
 BF16 = ml_dtypes.bfloat16
@@ -165,6 +165,56 @@ def test_product(dtype, block, num_warps, turned, rng):
     everywhere(kernel, args, grid, c, want)
     assert "wgmma.mma_async" in kernel.asm["ptx"] and "stmatrix" in kernel.asm["ptx"]
     assert "gpu.convert_layout" not in kernel.asm["lowered"]
+
+
+def test_stored_rows_are_whole_chunks():
+    """Known when launched at the latest: of rows of 24 elements, 20 are the tensor's."""
+    rows, odd = np.zeros((64, 24), np.float16), np.zeros((64, 64), np.float16)
+    for width, refused in ((24, False), (20, True)):
+        c = tilec.TensorDescriptor(rows, (64, width), (24, 1), (64, 64))
+        args = [describe(odd, (64, 64)), describe(odd, (64, 64)), c]
+        kernel = product.warmup(*args, STAGES=2, TURNED=False, grid=(1, 1), **HOPPER)
+        for level in LEVELS:
+            if refused:
+                with pytest.raises(LaunchError, match="`c` has rows of 40 bytes"):
+                    kernel.run(args, (1, 1), level=level)
+            else:
+                kernel.run(args, (1, 1), level=level)
+
+
+@tilec.jit
+def batches(x, y):
+    """y = x + 1, blocks of one matrix of each of three dimensions."""
+    buffer = tlg.alloc_shared((32, 64), x.dtype)
+    ready = tlg.mbarrier()
+    tlg.barrier()
+    i = tl.program_id(0)
+    ready.expect(buffer.nbytes)
+    tlg.tma.load(x, [i, -8, 0], buffer, ready)
+    ready.wait(0)
+    found = buffer.load() + 1
+    tlg.barrier()
+    buffer.store(found)
+    tlg.fence_async()
+    tlg.barrier()
+    tlg.tma.store(y, [i, 8, 64], buffer)
+    tlg.tma.store_commit()
+    tlg.tma.store_wait(read=True)
+
+
+def test_blocks_of_three_dimensions_and_ends_of_tensors(rng):
+    x = rng.integers(-9, 9, (3, 20, 40)).astype(np.float16)
+    y = np.full((3, 36, 96), 7, np.float16)
+    args = [describe(x, (1, 32, 64)), describe(y, (1, 32, 64))]
+    kernel = batches.warmup(*args, grid=(3,), **HOPPER)
+    want = np.full_like(y, 7)
+    moved = np.zeros((3, 32, 64), np.float16)
+    moved[:, 8:28, :40] = x
+    want[:, 8:36, 64:96] = moved[:, :28, :32] + 1
+    for level in LEVELS:
+        y[...] = 7
+        kernel.run(args, 3, level=level)
+        np.testing.assert_array_equal(y, want, level)
 
 
 @tilec.jit

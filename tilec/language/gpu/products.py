@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilec.errors import IRError
 from tilec.ir import ops
 from tilec.ir.layouts import default_blocked
 from tilec.ir.ops.hopper import ACCUMULATORS
@@ -59,7 +60,11 @@ def wgmma(a: Any, b: Any, acc: Any, use_acc: Any = None) -> tensor:
         raise error(f"{what}: use_acc is {describe(flag)}, expected a scalar int1",
                     "compare: `k > 0`")
     op = ops.Wgmma(left.handle, right.handle, acc.handle, None if flag is None else flag.handle)
-    op.wanted_layout(num_warps())
+    try:
+        op.wanted_layout(num_warps())
+    except IRError as e:
+        raise error(f"{what}: {e.message}", "M is a multiple of 64 for each warpgroup along it; "
+                    "buffers have the default layout of tlg.alloc_shared, or an NvmmaShared") from e
     return emit(op)
 
 

@@ -49,13 +49,11 @@ def _map(desc: tensor_descriptor, layout: Any, what: str, stored: bool = False) 
     maps = TensorMaps(context.func, context.target)
     extents = [x.handle for x in desc.shape]
     strides = [x.handle for x in desc.strides]
-    reason = maps.unknown(desc.base.handle, extents, strides)
-    if stored and not reason:
-        reason = maps.ragged(extents, element)
-    if reason:
+    if reason := maps.unknown(desc.base.handle, extents, strides):
         raise error(f"{what}: TMA cannot serve this tensor: {reason}",
                     "use the descriptor's own `load` and `store`, which need no TMA")
-    return maps.parameter_of(t, desc.base.handle, extents, strides)
+    return maps.parameter_of(t, desc.base.handle, extents, strides,
+                             stored=stored and maps.ragged(extents, element))
 
 
 def _block(desc: tensor_descriptor, buffer: Any, what: str) -> tuple[shared_buffer, int]:
