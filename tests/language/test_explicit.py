@@ -245,7 +245,7 @@ def test_a_from_registers_and_parts_of_tiles(rng):
 
 @tilec.jit
 def rotated(a, b, c_ptr, d_ptr, n):
-    """d = sum of the a @ b that each round begins and the next one reads, as attention does."""
+    """c and d: sums of a @ b and of a @ b^T, each read while the other's next is under way."""
     at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
     left, right = tlg.alloc_shared((64, 64), a.dtype), tlg.alloc_shared((64, 64), b.dtype)
     ready = tlg.mbarrier()
@@ -256,16 +256,13 @@ def rotated(a, b, c_ptr, d_ptr, n):
     ready.wait(0)
     zero = tl.zeros((64, 64), tl.float32)
     seen, total = zero, zero
-    product = tlg.wgmma(left, right, zero, use_acc=False)
     for _ in range(n):
-        following = tlg.wgmma(left, right.T, zero, use_acc=False)
-        product, following = tlg.wgmma_wait(1, product, following)
-        seen += product
-        product = tlg.wgmma(left, right, zero, use_acc=False)
-        following, product = tlg.wgmma_wait(1, following, product)
-        total += following
-    product = tlg.wgmma_wait(0, product)
-    tl.store(c_ptr + at, seen + product)
+        one = tlg.wgmma(left, right, zero, use_acc=False)
+        two = tlg.wgmma(left, right.T, zero, use_acc=False)
+        one, two = tlg.wgmma_wait(1, one, two)
+        seen += one
+        total += tlg.wgmma_wait(0, two)
+    tl.store(c_ptr + at, seen)
     tl.store(d_ptr + at, total)
 
 
@@ -275,8 +272,39 @@ def test_a_product_is_read_while_the_next_one_is_under_way(rng):
     args = [describe(a, (64, 64)), describe(b, (64, 64)), c, d, 3]
     kernel = rotated.warmup(*args, grid=(1,), **HOPPER)
     a, b = a.astype(np.float32), b.astype(np.float32)
-    everywhere(kernel, args, 1, c, 4 * (a @ b))
+    everywhere(kernel, args, 1, c, 3 * (a @ b))
     everywhere(kernel, args, 1, d, 3 * (a @ b.T))
+
+
+@tilec.jit
+def replaced(a, b, c_ptr, n):
+    """c = n * (a @ b); the product that a round reads was begun by the one before, in one place."""
+    at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    left, right = tlg.alloc_shared((64, 64), a.dtype), tlg.alloc_shared((64, 64), b.dtype)
+    ready = tlg.mbarrier()
+    tlg.barrier()
+    ready.expect(left.nbytes + right.nbytes)
+    tlg.tma.load(a, [0, 0], left, ready)
+    tlg.tma.load(b, [0, 0], right, ready)
+    ready.wait(0)
+    total = tl.zeros((64, 64), tl.float32)
+    product = tlg.wgmma(left, right, total, use_acc=False)
+    for _ in range(n):
+        product = tlg.wgmma_wait(0, product)
+        total += product
+        product = tlg.wgmma(left, right, product, use_acc=False)
+    if n > 100:
+        product = tlg.wgmma(left, right, product)
+    product = tlg.wgmma_wait(0, product)
+    tl.store(c_ptr + at, total)
+
+
+def test_a_product_in_the_place_of_the_one_before(rng):
+    a, b = (rng.integers(-3, 4, (64, 64)).astype(BF16) for _ in range(2))
+    c = np.empty((64, 64), np.float32)
+    args = [describe(a, (64, 64)), describe(b, (64, 64)), c, 3]
+    kernel = replaced.warmup(*args, grid=(1,), **HOPPER)
+    everywhere(kernel, args, 1, c, 3 * (a.astype(np.float32) @ b.astype(np.float32)))
 
 
 @tilec.jit

@@ -47,6 +47,32 @@ def wrong(a, p_ptr, n, HOW: tl.constexpr):
         second = tlg.wgmma(block, block, zero)
         first, second = tlg.wgmma_wait(1, first, second)
         tl.store(p_ptr, tl.sum(first) + tl.sum(second))  # one of two
+    if HOW == "again":
+        first = tlg.wgmma(block, block, zero)
+        tlg.wgmma_wait(0, first)
+        tl.store(p_ptr, tl.sum(first))  # again
+    if HOW == "twice":
+        first = tlg.wgmma(block, block, zero)
+        tlg.wgmma(block, block, first)
+        tlg.wgmma(block, block, first)  # twice
+    if HOW == "each round":
+        first = tlg.wgmma(block, block, zero)
+        for _ in range(n):
+            tlg.wgmma_wait(0, tlg.wgmma(block, block, first))  # each round
+    if HOW == "one of them":
+        first, second = tlg.wgmma(block, block, zero), tlg.wgmma(block, block, zero)
+        tlg.wgmma_wait(0, first if n > 3 else second)  # one of them
+    if HOW == "exchanged":
+        first, second = zero, zero
+        for _ in range(n):  # exchanged
+            first, second = second, tlg.wgmma(block, block, first)
+        tlg.wgmma_wait(0, first, second)
+    if HOW == "new":
+        first = zero
+        for _ in range(n):  # new
+            tlg.wgmma_wait(0, first)
+            first = tlg.wgmma(block, block, zero)
+        tlg.wgmma_wait(0, first)
     if HOW == "warps":
         tlg.convert_layout(zero, tlg.Blocked([1, 1], [1, 32], [8, 1], [1, 0]))  # warps
     if HOW == "rank":
@@ -93,9 +119,9 @@ def wrong(a, p_ptr, n, HOW: tl.constexpr):
     if HOW == "warp":
         if tlg.elect(warp=4):  # warp
             bar.expect(8)
-    if HOW == "again":
+    if HOW == "init":
         for _ in range(n):
-            tlg.mbarrier()  # again
+            tlg.mbarrier()  # init
     if HOW == "carried":
         held = block
         for _ in range(n):
@@ -112,6 +138,12 @@ MISTAKES = {
     "early": "uses the accumulator `early`, whose product no gpu.wgmma_wait has covered",
     "later": "uses the accumulator `zero`, whose product no gpu.wgmma_wait has covered",
     "one of two": "uses the accumulator `second`, whose product no gpu.wgmma_wait has covered",
+    "again": "uses the accumulator `first` again, which belongs to the gpu.wgmma_wait at",
+    "twice": "uses the accumulator `first` again, which belongs to the gpu.wgmma at",
+    "each round": "takes the accumulator `first` in each round",
+    "one of them": "scf.if: would have to copy the accumulator `second`",
+    "exchanged": "scf.for: would have to copy the accumulator",
+    "new": "scf.for: would have to copy the accumulator `first`",
     "warps": "is for 8 warps, the kernel has 4",
     "rank": "has rank 1, the shape",
     "fields": "tlg.Blocked: blocked: threadsPerWarp must hold powers of two, got 33",
@@ -129,7 +161,7 @@ MISTAKES = {
     "slice": "[64, 64] at [0, 32] is no part of a fp32[64, 64] tile",
     "swizzle": "has 512 bytes, but its swizzle repeats at every 1024",
     "warp": "the warp of tlg.elect is 4, expected 0 to 3",
-    "again": "gpu.mbarrier_init: stands in a loop, and would set up an mbarrier that is in use",
+    "init": "gpu.mbarrier_init: stands in a loop, and would set up an mbarrier that is in use",
     "carried": "`held`",
 }
 
