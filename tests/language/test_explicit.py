@@ -10,22 +10,13 @@ import tilec
 import tilec.language as tl
 import tilec.language.gpu as tlg
 from benchmarks.common import load_example
+from tests.support.explicit import HOPPER, LEVELS, everywhere
 from tests.support.fixtures import FOLDER
 from tests.support.hopper import gemm, gemm_args
 from tilec.errors import InterpreterError, LaunchError
 
-LEVELS = ("tile", "gpu", "lowered", "ptx")
 BF16 = ml_dtypes.bfloat16
-HOPPER = {"target": "sm_90a", "num_warps": 4}
 describe = tilec.TensorDescriptor.from_tensor
-
-
-def everywhere(kernel, args, grid, out, want):
-    """`out`, one of the arguments' arrays, is `want` after a run at each level."""
-    for level in LEVELS:
-        out.view(np.uint8)[...] = 0xA5
-        kernel.run(args, grid, level=level, seed=3)
-        np.testing.assert_array_equal(out.astype(np.float64), want.astype(np.float64), level)
 
 
 # -- layouts, buffers, asynchronous copies --------------------------------------------------------

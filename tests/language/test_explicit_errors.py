@@ -8,9 +8,9 @@ import pytest
 import tilec
 import tilec.language as tl
 import tilec.language.gpu as tlg
+from tests.support.explicit import HOPPER
 from tilec.errors import CompilationError
 
-HOPPER = {"target": "sm_90a", "num_warps": 4}
 describe = tilec.TensorDescriptor.from_tensor
 
 
