@@ -57,6 +57,10 @@ CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
         (*(TensorDescriptor(HALF, (128, WIDTH, 128), (WIDTH * 128, 128, 1), (1, 128, 128))
            for _ in range(4)), 0.1),
         {"SHARED": 1, "CAUSAL": True, "num_warps": 8, "num_stages": 2}),
+    "explicit": ("10_explicit_matmul", "matmul_kernel",
+                 tuple(TensorDescriptor(HALF, (WIDTH, WIDTH), (WIDTH, 1), block)
+                       for block in ((128, 64), (64, 256), (64, 128))),
+                 {"GROUP": 8, "STAGES": 4, "num_warps": 8}),
 }
 CASES["descriptors by roles"] = (*CASES["descriptors"][:3], CASES["descriptors"][3] | {"WS": True})
 # Kernels written at the gpu level.

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tilec
+from benchmarks.common import load_example
 from tests.gpu.test_levels import OnDevice
 from tests.support.fixtures import FOLDER
 from tests.support.hopper import attention, attention_args, gemm, gemm_args
@@ -70,6 +71,19 @@ def by_the_driver() -> None:
     assert linked.advisories == [] and linked.n_spills == 0
 
 
+def check_explicit(m: int, n: int, k: int) -> None:
+    """Example 10, which stores rows of multiples of 16 elements."""
+    example = load_example("10_explicit_matmul")
+    args, want = gemm_args(m, n, k, seed=m + n + k)
+    for grid in GRIDS:
+        there = [OnDevice(a) for a in args[:3]]
+        blocks = [tilec.TensorDescriptor(x, a.shape, (a.shape[1], 1), block) for x, a, block in zip(
+            there, args, ((128, 64), (64, 256), (64, 128)))]
+        example.matmul_kernel[(grid,)](*blocks, GROUP=8, STAGES=4, num_warps=8)
+        device.synchronize()
+        gemm(there[2].get().astype(np.float32), want, f"{m} x {n} x {k}, {grid} programs")
+
+
 def launches(count: int) -> None:
     """Persistent kernels, launched again and again."""
     args, want = gemm_args(640, 768, 256, seed=1)
@@ -95,6 +109,11 @@ def in_process(check: Any, *args: int) -> None:
 @pytest.mark.parametrize("shape", GEMM, ids=str)
 def test_gemm(shape: tuple[int, int, int]) -> None:
     in_process(check_gemm, *shape)
+
+
+@pytest.mark.parametrize("shape", [s for s in GEMM if s[1] % 16 == 0], ids=str)
+def test_explicit(shape: tuple[int, int, int]) -> None:
+    in_process(check_explicit, *shape)
 
 
 @pytest.mark.parametrize("shape", ATTENTION, ids=str)

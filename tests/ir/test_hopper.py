@@ -46,6 +46,7 @@ module attributes {level = "gpu", num_warps = 4, target = "sm_90a"} {
     %r2 = gpu.wgmma_wait(%r1) : tensor<64x128xf32, #mma>
     gpu.mbarrier_arrive(%bar)
     %part = gpu.extract_slice(%r2) {start = [0, 64], shape = [64, 64]} : tensor<64x64xf32, #mma>
+    %kept = gpu.set_layout(%r2) {layout = #mma} : tensor<64x128xf32, #mma>
     gpu.tma_store(%map, %a0, %x, %x, %x)
     gpu.tma_store_commit()
     gpu.tma_store_wait() {pending = 1, read = true}
@@ -60,6 +61,7 @@ LOAD = "gpu.tma_load(%map, %a0, %bar, %x, %x, %x)"
 STORE = "gpu.tma_store(%map, %a0, %x, %x, %x)"
 PART = ("%part = gpu.extract_slice(%r2) {start = [0, 64], shape = [64, 64]} : "
         "tensor<64x64xf32, #mma>")
+KEPT = "%kept = gpu.set_layout(%r2) {layout = #mma}"
 FIRST = "%r0 = gpu.wgmma(%a0, %b, %acc)"
 
 
@@ -76,12 +78,12 @@ def test_the_kernel_is_well_formed() -> None:
 @pytest.mark.parametrize(("old", "new", "message"), [
     # who acts
     (ELECT, f"    {INIT}\n", "mbarrier_init: must stand in a gpu.elect"),
-    (INIT, "gpu.barrier()", "gpu.barrier needs more than one thread"),
-    (INIT, "gpu.mbarrier_arrive(%bar)", "gpu.mbarrier_arrive needs more than one thread"),
+    (INIT, "gpu.barrier()", "gpu.barrier: needs more than one thread"),
+    (INIT, "gpu.mbarrier_arrive(%bar)", "gpu.mbarrier_arrive: needs more than one thread"),
     (INIT, "gpu.elect() {\nscf.yield()\n}\ngpu.elect() {\n" + INIT + "\nscf.yield()\n}",
-     "gpu.elect needs more than one thread"),
+     "gpu.elect: needs more than one thread"),
     (INIT, "%t = tile.splat(%x) : tensor<64xi32, slice<{parent = #blk, dim = 0}>>",
-     "tile.splat needs more than one thread"),
+     "tile.splat: needs more than one thread"),
     (INIT + "\n      scf.yield()", INIT + "\n      scf.yield(%x)", "the region yields values"),
     ("gpu.elect(%p)", "gpu.elect(%x)", "predicate is i32, expected i1"),
     ("{warp = 3", "{warp = 4", "warp is 4, there are 4 warps"),
@@ -127,6 +129,11 @@ def test_the_kernel_is_well_formed() -> None:
     (PART, PART.replace("%r2", "%r1"), "not there before a gpu.wgmma_wait"),
     ("gpu.wgmma_wait(%r1)", "gpu.wgmma_wait(%x)", "operands are (i32), expected tiles"),
     ("gpu.wgmma_wait(%r1)", "gpu.wgmma_wait(%r1) {pending = -1}", "pending is -1"),
+    # layouts asked for
+    (KEPT, KEPT.replace("= #mma", "= #blk"), "is tensor<64x128xf32, nvidia_mma"),
+    (KEPT, KEPT.replace("= #mma", "= #smem"), "cannot have the layout nvmma_shared"),
+    (KEPT, KEPT.replace("(%r2)", "(%x)"), "i32 cannot have the layout"),
+    (KEPT, KEPT.replace("= #mma", "= slice<{parent = #blk, dim = 0}>"), "has rank 1"),
     # slices
     (PART, PART.replace("[0, 64]", "[0, 96]"), "is not in tensor<64x128xf32"),
     (PART, PART.replace("[0, 64], shape = [64, 64]", "[32, 0], shape = [32, 128]"),

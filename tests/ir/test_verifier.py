@@ -127,7 +127,7 @@ def unknown_level(m: Module) -> None:
     m.attributes["level"] = "asm"
 
 
-def gpu_op_at_tile_level(m: Module) -> None:
+def conversion_at_tile_level(m: Module) -> None:
     t = value(m, "t")
     Builder(before=find(m, ops.Reduce)).insert(ops.ConvertLayout(t, types=[t.type]))
 
@@ -176,7 +176,7 @@ CASES: dict[Callable[[Module], None], str] = {
     missing_attribute: "attribute `axis` is missing",
     bad_axis: "axis 1 is not in 0..0",
     unknown_level: "module level is `asm`",
-    gpu_op_at_tile_level: "a gpu op stands at level tile",
+    conversion_at_tile_level: "gpu.convert_layout stands at level tile",
     layout_at_tile_level: "layout",
     argument_layout_at_tile_level: "block argument %x: tensor<8xf32, blocked",
     unknown_attribute: "there is no attribute `stop`",

@@ -64,6 +64,11 @@ def by_coords(frag: Fragment) -> dict[Coords, int]:
     return found
 
 
+@lower(ops.SetLayout)
+def _set_layout(cg: CodeGen, op: ops.SetLayout) -> None:
+    cg.env[op.result] = cg.env[op.x]
+
+
 @lower(ops.ConvertLayout, ops.Reshape)
 def _move(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape) -> None:
     src_type, dst_type = op.x.type, op.result.type

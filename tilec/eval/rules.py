@@ -58,7 +58,7 @@ for _op, _function in (
         (ops.And, np.bitwise_and), (ops.Or, np.bitwise_or), (ops.Xor, np.bitwise_xor),
         (ops.Shl, num.shl), (ops.Shr, num.shr), (ops.Fma, fma), (ops.Neg, num.neg),
         (ops.Not, np.invert), (ops.Abs, num.abs_), (ops.Select, np.where), (ops.Hint, np.asarray),
-        (ops.ConvertLayout, np.asarray)):
+        (ops.ConvertLayout, np.asarray), (ops.SetLayout, np.asarray)):
     rule(_op)(_by_operands(_function))
 
 

@@ -19,6 +19,7 @@ from tilec.frontend.visitor import RESULT, RETURNED, Visitor, handles
 from tilec.ir import ops
 from tilec.ir.core import Block, Op
 from tilec.language import dtypes as dt
+from tilec.language.control import elect
 from tilec.language.values import constant, tensor
 
 Scope = dict[str, Any]
@@ -60,6 +61,9 @@ def visit_if(v: Visitor, node: ast.If, rest: Sequence[ast.stmt], tail: bool) -> 
     """Run an `if`; whether `rest`, the statements after it, has been run too."""
     ends = tail and not rest
     test = v.visit(node.test)
+    if isinstance(test, elect):
+        _by_one_thread(v, node, test)
+        return False
     known = truth(v, node.test, test)
     if known is not None:
         body(v, node.body if known else node.orelse, ends)
@@ -79,6 +83,30 @@ def visit_if(v: Visitor, node: ast.If, rest: Sequence[ast.stmt], tail: bool) -> 
     last = rest[-1] if moved else node
     branch.finish(cond, v.analysis.live_after[last])
     return moved or v.names.get(RETURNED) is True
+
+
+def _by_one_thread(v: Visitor, node: ast.If, test: elect) -> None:
+    """Run an `if tlg.elect(...)`."""
+    if node.orelse:
+        raise v.error(node.orelse[0], "`else` of tlg.elect() is not supported",
+                      "the other threads go on after the `if`")
+    if node in v.analysis.returns:
+        raise v.error(node, "one thread alone cannot return", "return after the `if`")
+    if v.context.one_thread:
+        raise v.error(node, "tlg.elect() stands in another one", "one thread runs this already")
+    pred = [] if test.pred is None else [condition(v, node.test, test.pred, "if tlg.elect").handle]
+    before, block = v.names, Block()
+    v.names = dict(before)
+    with v.context.inside(block):
+        v.context.one_thread = True
+        body(v, node.body)
+        v.context.one_thread = False
+        block.insert(ops.Yield(loc=v.location(node)))
+    v.builder.insert(ops.Elect(*pred, body=block, warp=test.warp, by=test.by,
+                               loc=v.location(node)))
+    v.names = {name: value if value is before.get(name, _MISSING) else Undefined(
+        f"`{name}` is assigned by one thread alone, at line {node.lineno}",
+        "compute it before that `if`, where all threads do") for name, value in v.names.items()}
 
 
 def _go_on(v: Visitor, rest: Sequence[ast.stmt], tail: bool) -> None:

@@ -13,6 +13,7 @@ from tilec.frontend.signature import ArgSpec, Spec, check_names, parse_signature
 from tilec.frontend.visitor import Visitor
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Func, Module
+from tilec.ir.flight import check_products
 from tilec.language.context import Context, activate
 from tilec.language.descriptors import DescriptorForm, tensor_descriptor
 from tilec.language.values import constexpr, tensor, unwrap
@@ -46,14 +47,16 @@ def build_module(fn: Function, specs: Mapping[str, Any], constexprs: Mapping[str
     builder = Builder(block)
     inliner = Inliner()
     context = Context(builder=builder, options={"num_warps": num_warps, **(options or {})},
-                      target=target, call=inliner)
+                      target=target, call=inliner,
+                      func=Func(fn.name, block, attrs, fn.def_location))
     inliner.context = context
     visitor = Visitor(context, fn, names)
     builder.loc = fn.def_location
     with activate(context):
         _run(visitor)
     block.insert(ops.Return(loc=visitor.location(fn.tree.body[-1])))
-    func = Func(fn.name, block, attrs, fn.def_location)
+    func = context.func
+    assert func is not None
     attributes: dict[str, Any] = {"level": "tile", "target": target.name, "num_warps": num_warps}
     if context.options.get("debug"):
         attributes["debug"] = True
@@ -64,6 +67,8 @@ def _run(v: Visitor) -> None:
     """Run the kernel's body; every error leaves with a place."""
     try:
         run(v)
+        if v.context.func is not None:
+            _check_explicit(v.context.func)
     except IRError as e:
         raise CompilationError(e.message, e.loc or v.builder.loc, e.advice) from e
     except TilecError as e:
@@ -76,6 +81,18 @@ def _run(v: Visitor) -> None:
     except Exception as e:
         raise InternalError(f"the front end failed: {type(e).__name__}: {e}", v.builder.loc,
                             "this is a bug in tilec; please report it with this kernel") from e
+
+
+def _check_explicit(func: Func) -> None:
+    """IRError where ops of the explicit level are not used as they may be."""
+    explicit = [op for op in func.walk() if op.name.startswith("gpu.")]
+    for op in explicit:
+        if any(isinstance(a, ops.Reduce) for a in op.ancestors()) and not op.pure:
+            raise op.fail("stands in the combine function of a reduction, which only computes")
+        if not isinstance(op, ops.Wgmma):  # of products the next check says more
+            op.check()
+    if any(isinstance(op, ops.Wgmma) for op in explicit):
+        check_products(func)
 
 
 def _check_names(fn: Function, specs: Mapping[str, Spec], constexprs: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from tilec.frontend.merge import RUN_TIME, plain
 from tilec.frontend.visitor import Visitor, handles
 from tilec.language import control
 from tilec.language.literals import convert
-from tilec.language.values import describe, tensor, to_tensor
+from tilec.language.values import Indexed, describe, tensor, to_tensor
 
 _BINARY: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", operator.mul),
@@ -268,7 +268,7 @@ def visit_subscript(v: Visitor, node: ast.Subscript) -> Any:
     base = v.visit(node.value)
     index = v.visit(node.slice)
     v.at(node)
-    if isinstance(base, tensor):
+    if isinstance(base, (tensor, Indexed)):
         return operator.getitem(base, index)  # type: ignore[call-overload]
     if plain(index) is RUN_TIME:
         raise v.error(node, f"the index is {describe(index)}, but {type(base).__name__}s are "

@@ -293,7 +293,7 @@ def _bitcast(analysis: AxisAnalysis, op: ops.Bitcast, x: AxisInfo) -> Sequence[A
     return _elementwise(analysis, op, x)
 
 
-@axis_rule(ops.ConvertLayout)
+@axis_rule(ops.ConvertLayout, ops.SetLayout)
 def _convert(_: AxisAnalysis, op: Op, x: AxisInfo) -> Sequence[AxisInfo]:
     return [x]
 

@@ -3,7 +3,8 @@
 A map is a parameter of the kernel beside those that the author wrote. Its attributes say what the
 launch makes it of: `base`, the number of the pointer's parameter, and `extents` and `strides` (in
 elements), expressions over parameters by number, such as "$3 * 2", and `apart`, the numbers of
-parameters that must not be the same buffer, since TMA keeps no order with accesses through them.
+parameters that must not be the same buffer, since TMA keeps no order with accesses through them,
+and `stored`, if rows must be multiples of 16 bytes, of which TMA stores whole ones.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def block_layout(block: Sequence[int], element: Scalar) -> NvmmaShared | None:
 
 class MapRecipe(NamedTuple):
     """What a launch makes a tensor map of; see the top of this file. name: the pointer's. extents,
-    strides: text. apart: number and name of parameters."""
+    strides: text. apart: number and name of parameters. stored: whether rows must be multiples of
+    16 bytes."""
 
     type: TensorMap
     name: str
@@ -70,13 +72,15 @@ class MapRecipe(NamedTuple):
     extents: tuple[str, ...]
     strides: tuple[str, ...]
     apart: tuple[tuple[int, str], ...] = ()
+    stored: bool = False
 
 
 def recipes(func: Func) -> list[MapRecipe]:
     """Those of the parameters that the author did not write; they are the last ones."""
     return [MapRecipe(arg.type, func.args[have["base"]].name, have["base"], tuple(have["extents"]),
                       tuple(have["strides"]),
-                      tuple((i, func.args[i].name) for i in have.get("apart", ())))
+                      tuple((i, func.args[i].name) for i in have.get("apart", ())),
+                      bool(have.get("stored")))
             for arg, have in zip(func.args, func.arg_attrs, strict=True)
             if isinstance(arg.type, TensorMap) and "base" in have]
 
@@ -96,23 +100,32 @@ class TensorMaps:
         extents, strides, offsets = op.parts()
         if not self.capable:
             return "the target has no TMA"
-        if op.base.owner is not self.func.body:
-            return "the tensor does not begin where a parameter points to"
+        if reason := self.unknown(op.base, extents, strides):
+            return reason
         if self.axis.get(op.base).divisibility[0] % STRIDE_BYTES:
             return "the pointer is not known to be a multiple of 16"
         if block_layout(op.block, element) is None or len(op.block) - op.unit_dims != 2:
             return f"TMA copies no blocks of {list(op.block)} {element}"
-        if any(host_expression(v, self.func) is None for v in (*extents, *strides)):
-            return "the host cannot compute the tensor's extents and strides"
         if any(self.axis.get(v).divisibility[0] * element.bytes % STRIDE_BYTES
                for v in strides[:-1]):
             return "a stride is not known to be a multiple of 16 bytes"
         if self.axis.get(offsets[-1]).divisibility[0] * element.bytes % STRIDE_BYTES:
             return "the block's place in a row is not known to be a multiple of 16 bytes"
-        if isinstance(op, ops.DescriptorStore) and \
-                self.axis.get(extents[-1]).divisibility[0] * element.bytes % STRIDE_BYTES:
+        if isinstance(op, ops.DescriptorStore) and self.ragged(extents, element):
             return "rows are not known to be multiples of 16 bytes, of which TMA stores whole ones"
         return ""
+
+    def unknown(self, base: Value, extents: Sequence[Value], strides: Sequence[Value]) -> str:
+        """What of a tensor the host cannot know, or an empty string."""
+        if base.owner is not self.func.body:
+            return "the tensor does not begin where a parameter points to"
+        if any(host_expression(v, self.func) is None for v in (*extents, *strides)):
+            return "the host cannot compute the tensor's extents and strides"
+        return ""
+
+    def ragged(self, extents: Sequence[Value], element: Scalar) -> bool:
+        """Whether TMA might store beyond the ends of rows."""
+        return self.axis.get(extents[-1]).divisibility[0] * element.bytes % STRIDE_BYTES != 0
 
     def parameter(self, op: DescriptorOp, block: tuple[int, ...] = ()) -> Value:
         """The parameter with an op's map, made if there is none. block: of a copy, if it is smaller
@@ -122,19 +135,26 @@ class TensorMaps:
         assert isinstance(element, Scalar)
         layout = block_layout(block, element)
         assert layout is not None
-        t = TensorMap(block, element, layout)
         extents, strides, _ = op.parts()
-        attributes: dict[str, Any] = {"base": op.base.index}
+        return self.parameter_of(TensorMap(block, element, layout), op.base, extents, strides,
+                                 self._apart(op))
+
+    def parameter_of(self, t: TensorMap, base: Value, extents: Sequence[Value],
+                     strides: Sequence[Value], apart: tuple[int, ...] = (), stored: bool = False
+                     ) -> Value:
+        """The parameter with a map of a tensor that the host knows, made if there is none."""
+        attributes: dict[str, Any] = {"base": base.index}
         for name, values in (("extents", extents), ("strides", strides)):
             attributes[name] = tuple(str(host_expression(v, self.func)) for v in values)
-        apart = self._apart(op)
         if apart:
             attributes["apart"] = apart
+        more = {"stored": True} if stored else {}
         for arg, have in zip(self.func.args, self.func.arg_attrs, strict=True):
-            if arg.type == t and have == attributes:
+            if arg.type == t and have | {"stored": True} == attributes | {"stored": True}:
+                have |= more
                 return arg
-        self.func.arg_attrs.append(attributes)
-        return self.func.body.add_arg(t, f"{op.base.name}_map")
+        self.func.arg_attrs.append(attributes | more)
+        return self.func.body.add_arg(t, f"{base.name}_map")
 
     def _apart(self, op: DescriptorOp) -> tuple[int, ...]:
         """Parameters through which the kernel accesses memory that must not be this op's tensor: a

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilec.ir import ops
+from tilec.ir.accumulators import WARPS, WGMMA_ROWS, accumulator_layout
 from tilec.ir.core import Block, Func, Op, Value
 from tilec.ir.descriptors import matrix_descriptor
 from tilec.ir.fragment import shared_tile
 from tilec.ir.layouts import Mma, NvmmaShared
 from tilec.ir.ops.descriptors import DescriptorOp
-from tilec.ir.ops.hopper import ACCUMULATORS, WGMMA_K_BITS
+from tilec.ir.ops.hopper import ACCUMULATORS, WGMMA_K_BITS, TmaOp
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.origins import comes_from_dot, pointer_roots
 from tilec.ir.tensor_maps import TensorMaps, block_layout
@@ -21,10 +22,7 @@ from tilec.ir.types import Scalar, scalar_of, shape_of
 from tilec.target import Target
 
 WGMMA_TARGET = "sm_90a"
-ROWS, MAX_COLUMNS = 64, 256
-WARPS = 4  # of a warpgroup
 NO_INSTRUCTION = "no instruction fits its extents and warps"
-
 
 def source_of(value: Value) -> tuple[Op | None, bool]:
     """(the op that made an operand, whether the operand is transposed on the way)."""
@@ -74,8 +72,8 @@ def form_obstacle(dot: ops.Dot, num_warps: int, target: Target) -> str:
     k = shape_of(dot.a.type)[-1]
     if target.name != WGMMA_TARGET:
         return f"the target is {target}, not {WGMMA_TARGET}"
-    if len(shape) != 2 or shape[0] % ROWS:
-        return f"the result is {list(shape)}, expected rows in multiples of {ROWS}"
+    if len(shape) != 2 or shape[0] % WGMMA_ROWS:
+        return f"the result is {list(shape)}, expected rows in multiples of {WGMMA_ROWS}"
     if num_warps % WARPS:
         return f"there are {num_warps} warps, expected a multiple of {WARPS}"
     # wgmma cuts f32 operands off at tf32; they are to be rounded.
@@ -113,21 +111,11 @@ def wgmma_obstacle(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMap
 
 def result_layout(dot: ops.Dot, num_warps: int, readable: Callable[[Value, int, int], bool]
                   ) -> Mma | None:
-    """Warpgroups along rows, then along columns. readable: as `_readable`."""
-    element, shape = scalar_of(dot.a.type), shape_of(dot.result.type)
-    groups = num_warps // WARPS
-    down = min(groups, shape[0] // ROWS)
-    across = groups // down
-    columns = shape[1] // across
-    step = 8 if element.is_float else 16
-    low = shape[1] & -shape[1]  # odd extents are stored in parts of so many columns
-    if groups % down or shape[0] % (ROWS * down) or shape[1] % across or columns % step or \
-            across > 1 and low != shape[1]:
-        return None
-    n = next((n for n in range(min(columns, MAX_COLUMNS), 0, -step)
-              if (n == columns or low % n == 0) and readable(dot.b, 0, n)), 0)
-    fits = n and (chained_operand(dot) or readable(dot.a, 1, ROWS))
-    return Mma(3, (WARPS * down, across), (ROWS, n)) if fits else None
+    """The layout of a dot's result, if its operands can be read. readable: as `_readable`."""
+    layout = accumulator_layout(scalar_of(dot.a.type), shape_of(dot.result.type), num_warps,
+                                lambda n: readable(dot.b, 0, n))
+    fits = layout is not None and (chained_operand(dot) or readable(dot.a, 1, WGMMA_ROWS))
+    return layout if fits else None
 
 
 def _readable(value: Value, k_dim: int, outer: int) -> bool:
@@ -150,7 +138,9 @@ def has_descriptor(shape: tuple[int, ...], element: Scalar, layout: NvmmaShared,
 def blocks_for_tma(func: Func, num_warps: int, target: Target) -> set[Op]:
     """The loads and stores of blocks that TMA moves: operands of dots of wgmma, and in a kernel
     that has such dots stores, each of a tensor that nothing else in the kernel writes or, if it is
-    stored, reads."""
+    stored, reads. None in a kernel whose author copies by TMA."""
+    if any(isinstance(op, TmaOp) for op in func.walk()):
+        return set()
     maps = TensorMaps(func, target)
     dots = [op for op in func.walk()
             if isinstance(op, ops.Dot) and wgmma_layout(op, num_warps, target, maps)]

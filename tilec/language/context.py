@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilec.errors import CompilationError, Location
-from tilec.ir.core import UNKNOWN, Block, Builder
+from tilec.ir.core import UNKNOWN, Block, Builder, Func
 from tilec.target import Target
 
 
@@ -21,13 +21,16 @@ class Context:
     """One compilation in progress.
 
     builder: where ops go; its `loc` is the author's current place. options: num_warps,
-    num_stages, debug. call(fn, args, kwargs): inlines a jit function and gives its value.
+    num_stages, debug. call(fn, args, kwargs): inlines a jit function and gives its value. func: the
+    kernel, with the ops made so far. one_thread: whether ops are made for one thread alone.
     """
 
     builder: Builder
     options: Mapping[str, Any]
     target: Target
     call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+    func: Func | None = None
+    one_thread: bool = False
 
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:

@@ -1,11 +1,12 @@
-"""What loops go over: `tl.range` and `tl.static_range` of `for`, `tl.condition` of `while`."""
+"""What control flow is written with: `tl.range` and `tl.static_range` of `for`, `tl.condition` of
+`while`, `tlg.elect` of `if`."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
 from tilec.ir.ops.scf import MAX_STAGES
-from tilec.language.context import CallableInKernels, error
+from tilec.language.context import CallableInKernels, current, error
 from tilec.language.values import const_int, const_value, unwrap
 
 MAX_UNROLL = 1024  # beyond it LLVM takes minutes, and then more stack than there is
@@ -100,3 +101,33 @@ class static_range:
     def __iter__(self) -> NoReturn:
         raise error("tl.static_range can only be iterated over by `for` in a kernel",
                     "outside of one use Python's range")
+
+
+class elect:
+    """The condition of an `if` whose body one thread of the program runs, if `pred` holds; the
+    others go on at once. There the thread deals with mbarriers and starts copies by TMA, computes
+    with scalars and loops; nothing that it assigns is known after it.
+
+        if tlg.elect(more):
+            full[slot].expect(buffer.nbytes)
+            tlg.tma.load(desc, [i, k], buffer[slot], full[slot])
+
+    pred: a scalar int1, or None. warp: the number of the warp whose thread it is. by: how the
+    others leave it out, "thread" (best right after a barrier) or "warp" (best between products).
+    """
+
+    __tilec_builtin__ = CallableInKernels()
+
+    def __init__(self, pred: Any = None, warp: int = 0, by: str = "thread") -> None:
+        self.pred = unwrap(pred)
+        self.warp = const_int(warp, "the warp of tlg.elect")
+        warps = current("tlg.elect").options["num_warps"]
+        if not 0 <= self.warp < warps:
+            raise error(f"the warp of tlg.elect is {self.warp}, expected 0 to {warps - 1}")
+        self.by = const_value(by, "by of tlg.elect")
+        if self.by not in ("thread", "warp"):
+            raise error(f"by of tlg.elect is {self.by!r}, expected 'thread' or 'warp'")
+
+    def __bool__(self) -> NoReturn:
+        raise error("tlg.elect() is not a value", "write `if tlg.elect(pred):`, without an `else`, "
+                    "and combine conditions in `pred` with &")

@@ -24,7 +24,8 @@ from tilec.language.values import (
 )
 
 
-def _pointer(pointer: Any, what: str) -> tensor:
+def pointer_of(pointer: Any, what: str) -> tensor:
+    """The pointer, or tile of them; CompilationError for anything else."""
     if isinstance(pointer, tensor) and pointer.dtype.is_ptr():
         return pointer
     advice = f"write a pointer argument plus offsets: {what}(x_ptr + offs, ...)"
@@ -35,7 +36,7 @@ def _pointer(pointer: Any, what: str) -> tensor:
 
 def writable(pointer: Any, what: str) -> tensor:
     """The pointer; CompilationError if it is none, or a const one."""
-    x = _pointer(pointer, what)
+    x = pointer_of(pointer, what)
     if isinstance(x.dtype, dt.pointer_type) and x.dtype.const:
         raise error(f"{what}: cannot write through {x}",
                     "the parameter is annotated `tl.const`, which promises that it is only read")
@@ -51,7 +52,7 @@ def _choice(value: Any, name: str, choices: tuple[str, ...], what: str) -> str:
     return str(value)
 
 
-def _mask(mask: Any, shape: tuple[int, ...], what: str) -> Value | None:
+def mask_of(mask: Any, shape: tuple[int, ...], what: str) -> Value | None:
     """The mask as int1 of `shape`; None if it is known to hold everywhere."""
     if mask is None or mask is True:
         return None
@@ -159,7 +160,7 @@ def load(pointer: Any, mask: Any = None, other: Any = None, *, boundary_check: A
         other = _padding(block, mask, padding_option)
     else:
         _no_block(pointer, "tl.load", boundary_check=boundary_check, padding_option=padding_option)
-    pointer = _pointer(pointer, "tl.load")
+    pointer = pointer_of(pointer, "tl.load")
     if other is not None and mask is None:
         raise error("tl.load: `other` is given without `mask`",
                     "`other` fills the lanes that the mask turns off; give a mask, or leave it out")
@@ -167,7 +168,7 @@ def load(pointer: Any, mask: Any = None, other: Any = None, *, boundary_check: A
         _refuse_tiles("tl.load", mask=mask, other=other)
     shape = common_shape("tl.load, pointer, mask and other", pointer.shape,
                          *shapes_of((mask, other)))
-    masked = _mask(mask, shape, "tl.load")
+    masked = mask_of(mask, shape, "tl.load")
     fill = None if other is None or masked is None else filled(other, pointee_of(pointer), shape)
     op = ops.Load(spread(pointer, shape).handle, masked, fill,
                   cache=_choice(cache_modifier, "cache_modifier", CACHE_LOAD, "tl.load"),
@@ -193,7 +194,7 @@ def store(pointer: Any, value: Any, mask: Any = None, *, boundary_check: Any = (
         _no_block(pointer, "tl.store", boundary_check=boundary_check)
     pointer = writable(pointer, "tl.store")
     _fit(pointer, "tl.store", value=value, mask=mask)
-    masked = _mask(mask, pointer.shape, "tl.store")
+    masked = mask_of(mask, pointer.shape, "tl.store")
     op = ops.Store(pointer.handle, filled(value, pointee_of(pointer), pointer.shape), masked,
                    cache=_choice(cache_modifier, "cache_modifier", CACHE_STORE, "tl.store"),
                    eviction=_choice(eviction_policy, "eviction_policy", EVICTION, "tl.store"))
@@ -221,7 +222,7 @@ def atomic_add(pointer: Any, val: Any, mask: Any = None, sem: str | None = None,
     pointee = pointee_of(pointer)
     check_addition(pointee, "tl.atomic_add")
     _fit(pointer, "tl.atomic_add", value=val, mask=mask)
-    masked = _mask(mask, pointer.shape, "tl.atomic_add")
+    masked = mask_of(mask, pointer.shape, "tl.atomic_add")
     sems = ("acq_rel", "acquire", "release", "relaxed")
     value = filled(val, pointee, pointer.shape)
     return emit(ops.AtomicRmw(

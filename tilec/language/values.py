@@ -88,6 +88,10 @@ class tensor:
         return f"<{self}>"
 
 
+class Indexed:
+    """Base of what kernels index by values known at run time, beside tensors."""
+
+
 class constexpr:
     """Annotation of a parameter or name known at compile time, and a wrapper of such a value.
 
@@ -156,7 +160,8 @@ def builtin(fn: F) -> F:
     Constexpr wrappers among the arguments are unwrapped. CompilationError outside of a kernel and
     for arguments that do not fit the signature.
     """
-    shown = f"tl.{fn.__qualname__.rpartition('<locals>.')[2]}"
+    module = "tlg" if fn.__module__.startswith("tilec.language.gpu") else "tl"
+    shown = f"{module}.{fn.__qualname__.rpartition('<locals>.')[2]}"
 
     @functools.wraps(fn)
     def guarded(*args: Any, **kwargs: Any) -> Any:

@@ -27,6 +27,8 @@ from tilec.passes.fold import constant
 from tilec.passes.global_accesses import GlobalAccesses
 from tilec.target import Target
 
+SHARED = {"read_shared", "write_shared"}  # effects that only an author's ops have here
+
 
 class Rules:
     """Of one loop. Each method says what is wrong, or gives an empty string."""
@@ -88,7 +90,8 @@ def held(loop: ops.For) -> str:
         return "it has a debug_barrier, across which nothing moves"
     if any(isinstance(op, ops.AtomicRmw) and op.acquires for op in loop.walk()):
         return "it has an atomic that acquires, before which no load may start"
-    return ""
+    explicit = next((op for op in loop.walk() if op.class_effects & SHARED), None)
+    return f"it has a {explicit.name}, across which nothing moves" if explicit else ""
 
 
 def buffer_type(load: ops.Load, slots: int) -> MemDesc:

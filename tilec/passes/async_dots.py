@@ -25,6 +25,8 @@ class AsyncDots(Pass):
     def run(self, module: Module) -> None:
         for func in module.funcs:
             dots = [op for op in func.walk() if isinstance(op, ops.Dot) and by_wgmma(op)]
+            if not dots and not any(isinstance(op, ops.DescriptorLoad) for op in func.body):
+                continue
             places = Operands(func, module.attributes.get("target"))
             blocks = dict.fromkeys(op.parent for op in dots)
             for op in dots:

@@ -28,7 +28,7 @@ class Coalesce(Pass):
         for func in module.funcs:
             analysis = AxisAnalysis(func)
             accesses = [(op, _order(analysis.get(op.operands[0]))) for op in func.walk()
-                        if isinstance(op, (ops.Load, ops.Store, ops.AtomicRmw))
+                        if isinstance(op, (ops.Load, ops.Store, ops.AtomicRmw, ops.AsyncCopy))
                         and isinstance(op.operands[0].type, Tensor)]
             widest: dict[Group, int] = {}
             for op, order in accesses:

@@ -53,7 +53,7 @@ def select_of_load(op: ops.Select, builder: Builder) -> Values | None:
             or len(op.a.uses) != 1 or load.parent is not op.parent:
         return None
     # The load moves down to where x is known; it must not pass a store.
-    if not between_is_free_of(load, op, frozenset({"write", "barrier"})):
+    if not between_is_free_of(load, op, frozenset({"write", "barrier", "write_shared"})):
         return None
     new = builder.emit(ops.Load(load.ptr, load.mask, op.b, loc=load.loc, types=[op.result.type],
                                 **load.attributes))

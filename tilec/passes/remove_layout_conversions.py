@@ -14,14 +14,16 @@ from tilec.ir import ops
 from tilec.ir.conversion import NoOp, Registers
 from tilec.ir.core import Block, Builder, Func, Module, Op, Value
 from tilec.ir.layouts import Layout, Mma
+from tilec.ir.ops.base import Anchor
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.scratch import move_plan
 from tilec.ir.types import Tensor, layout_of, shape_of, with_layout
 from tilec.passes.base import Pass
 from tilec.passes.layout.edits import convert, fits, legalize, remove_identities
+from tilec.passes.layout.pins import pinned
 from tilec.passes.layout.rules import forward_rule, needs_rule
 
-ANCHORS = (ops.Load, ops.Store, ops.AtomicRmw, ops.Dot)
+ANCHORS = (ops.Load, ops.Store, ops.AtomicRmw, ops.AsyncCopy, ops.Dot)
 # What a conversion costs against one simple op an element: a store, a load and their addresses
 # per element, and a barrier (in elements).
 CONVERT_ELEMENT, CONVERT_FIXED = 6, 256
@@ -40,7 +42,7 @@ class RemoveLayoutConversions(Pass):
     def run(self, module: Module) -> None:
         remove_identities(module)
         for func in module.funcs:
-            for value, layout in _Propagation(func).solve().items():
+            for value, layout in _Propagation(func, pinned(func, module.num_warps)).solve().items():
                 value.type = with_layout(value.type, layout)
         legalize(module)
         remove_identities(module)
@@ -56,6 +58,7 @@ class _Propagation:
     """Layouts that flow forward from anchors; a value may be reached by several."""
 
     func: Func
+    pins: dict[Value, Layout]
     # value -> layout -> the largest tile that vouches for it
     found: dict[Value, dict[Layout, int]] = field(default_factory=dict)
     work: list[tuple[Value, Layout, int]] = field(default_factory=list)
@@ -63,6 +66,8 @@ class _Propagation:
     def solve(self) -> dict[Value, Layout]:
         """The layout chosen for each value that any anchor reaches."""
         becomes: dict[Value, list[Value]] = {}
+        for value, pin in self.pins.items():
+            self.reach(value, pin, DOT_WEIGHT * prod(shape_of(value.type)))
         for op in self.func.walk():
             if isinstance(op, ops.ControlFlow):
                 for target, source in op.flow():
@@ -87,7 +92,7 @@ class _Propagation:
         return {v: max(options, key=lambda k: options[k]) for v, options in self.found.items()}
 
     def reach(self, value: Value, layout: Layout, weight: int) -> None:
-        if not isinstance(value.type, Tensor):
+        if not isinstance(value.type, Tensor) or self.pins.get(value, layout) != layout:
             return
         options = self.found.setdefault(value, {})
         if options.get(layout, -1) < weight:
@@ -171,8 +176,11 @@ def _plan(value: Value, layout: Layout, plan: _Slice, limit: int) -> bool:
         if isinstance(source, ops.ConvertLayout):
             work.append((source.x, layout))
             continue
-        if source is None or source.regions or not source.pure or isinstance(source, ops.Dot) or \
-                len(source.results) != 1:
+        # A buffer may as well be read in the layout wanted.
+        again = isinstance(source, ops.SharedLoad) and (len(value.users) == 1 or all(
+            _converts_to(u, layout) for u in value.users))
+        if source is None or source.regions or not (source.pure or again) or \
+                isinstance(source, Anchor) or len(source.results) != 1:
             plan.conversions[key] = None
             plan.cost += conversion_cost(value)
         else:

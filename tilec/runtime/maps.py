@@ -9,7 +9,7 @@ from typing import Any
 
 from tilec.errors import LaunchError
 from tilec.ir.layouts import NvmmaShared
-from tilec.ir.tensor_maps import MapRecipe
+from tilec.ir.tensor_maps import STRIDE_BYTES, MapRecipe
 from tilec.ir.types import SCALARS, TensorMap
 from tilec.runtime.descriptors import TensorDescriptor
 from tilec.runtime.tensor_map import encode, in_simulator, on_host
@@ -40,28 +40,33 @@ class MapMaker:
 
     def __init__(self, recipe: MapRecipe) -> None:
         self.type, self.name, self.base = recipe.type, recipe.name, recipe.base
-        self.apart = recipe.apart
+        self.apart, self.stored = recipe.apart, recipe.stored
         self.extents, self.strides = _numbers(recipe.extents), _numbers(recipe.strides)
 
     def on_device(self, values: Sequence[Any]) -> bytes:
         """The 128 bytes, where the value of the pointer is an address. LaunchError for a tensor
         that TMA cannot serve."""
-        if self.apart:
-            self._check_apart(values)
+        if self.apart or self.stored:
+            self._check(values)
         return encode(values[self.base], self.extents(values), self.strides(values), self.type,
                       self.name)
 
     def on_host(self, values: Sequence[Any]) -> Any:
         """The tensor as a view of the argument, an array in host memory."""
-        self._check_apart(values)
+        self._check(values)
         return on_host(self._descriptor(values))
 
     def in_simulator(self, values: Sequence[Any]) -> Any:
         """The simulator's record of it."""
-        self._check_apart(values)
+        self._check(values)
         return in_simulator(self._descriptor(values), self.type, self.name)
 
-    def _check_apart(self, values: Sequence[Any]) -> None:
+    def _check(self, values: Sequence[Any]) -> None:
+        row = self.extents(values)[-1] * self.type.element.bytes
+        if self.stored and row % STRIDE_BYTES:
+            raise LaunchError(
+                f"`{self.name}` has rows of {row} bytes, and the kernel stores blocks of it by TMA",
+                None, f"TMA stores whole chunks of {STRIDE_BYTES} bytes: make the rows multiples")
         for index, name in self.apart:
             if _address(values[index]) == _address(values[self.base]):
                 raise LaunchError(
@@ -85,9 +90,9 @@ def from_json(data: list[Any]) -> MapRecipe:
     shape, name, swizzle, *rest = data
     element = SCALARS[name]
     t = TensorMap(tuple(shape), element, NvmmaShared(swizzle, False, element.bits))
-    label, base, extents, strides, apart = rest
+    label, base, extents, strides, apart, stored = rest
     return MapRecipe(t, label, base, tuple(extents), tuple(strides),
-                     tuple((int(i), str(name)) for i, name in apart))
+                     tuple((int(i), str(name)) for i, name in apart), bool(stored))
 
 
 def noted(text: str, recipes: Sequence[MapRecipe], comment: str) -> str:

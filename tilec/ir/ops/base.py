@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilec.ir.core import Op, Value, attr, operand
+from tilec.ir.layouts import Layout
 from tilec.ir.types import Type
 
 
@@ -23,6 +24,15 @@ class ExplicitType(Op):
         if self.given_types is None or len(self.given_types) != 1:
             raise self.fail("needs exactly one result type")
         return self.given_types[0]
+
+
+class Anchor(Op):
+    """Base of ops that no pass computes anew in another layout."""
+
+    def wanted_layout(self, num_warps: int) -> Layout | None:
+        """The layout that the result must have where `num_warps` warps run the op; None leaves it
+        open. Raises IRError where there is none that fits."""
+        return None
 
 
 class Rearrange(Op):

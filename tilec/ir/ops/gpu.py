@@ -8,11 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilec.ir.core import Op, Value, attr, operand
-from tilec.ir.fragment import is_part, shared_tile
-from tilec.ir.layout_base import SharedLayout
-from tilec.ir.ops.base import ExplicitType, Rearrange, ScratchOp
+from tilec.ir.fragment import fragment, is_part, shared_tile
+from tilec.ir.layout_base import RegisterLayout, SharedLayout
+from tilec.ir.layouts import Layout, same_layout
+from tilec.ir.ops.base import Anchor, ExplicitType, Rearrange, ScratchOp
 from tilec.ir.ops.memory import MemoryOp
-from tilec.ir.types import MemDesc, Tensor, Type, i32
+from tilec.ir.types import (
+    MemDesc,
+    Tensor,
+    Type,
+    i32,
+    layout_of,
+    linear_shape,
+    shape_of,
+    with_layout,
+)
 
 
 class ConvertLayout(Rearrange, ScratchOp, ExplicitType, name="gpu.convert_layout"):
@@ -24,6 +34,35 @@ class ConvertLayout(Rearrange, ScratchOp, ExplicitType, name="gpu.convert_layout
                 (src.shape, src.element) != (dst.shape, dst.element):
             raise self.fail(f"cannot convert {src} to {dst}")
         return (dst,)
+
+
+class SetLayout(Rearrange, Anchor, name="gpu.set_layout"):
+    """The same tile, in registers as its author wants it; passes keep this layout."""
+
+    layout: Layout = attr(Layout)
+
+    def infer(self) -> Sequence[Type]:
+        t = self.x.type
+        if not isinstance(t, Tensor) or not isinstance(self.layout, RegisterLayout):
+            raise self.fail(f"{t} cannot have the layout {self.layout}")
+        try:
+            fragment(t.shape, self.layout)
+        except ValueError as e:
+            raise self.fail(str(e)) from None
+        return (with_layout(t, None),)
+
+    def check(self) -> None:
+        for t in (self.x.type, self.result.type):
+            have = layout_of(t)
+            if have is not None and not same_layout(have, self.layout, linear_shape(shape_of(t))):
+                raise self.fail(f"the tile is {t}, expected the layout {self.layout}")
+
+    def wanted_layout(self, num_warps: int) -> Layout | None:
+        assert isinstance(self.layout, RegisterLayout)
+        if self.layout.num_warps != num_warps:
+            raise self.fail(f"{self.layout} is for {self.layout.num_warps} warps, there are "
+                            f"{num_warps}")
+        return self.layout
 
 
 class Barrier(Op, name="gpu.barrier", effects={"barrier"}):

@@ -8,13 +8,17 @@ the op itself says which. An mbarrier is a buffer of one i64, a ring of them an 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import add
 
+from tilec.ir.accumulators import WGMMA_ROWS, accumulator_layout
 from tilec.ir.core import Block, Op, Value, attr, operand, operands, region
-from tilec.ir.fragment import fragment
+from tilec.ir.descriptors import async_alignment, matrix_descriptor
+from tilec.ir.fragment import fragment, shared_tile
 from tilec.ir.layout_base import SharedLayout
-from tilec.ir.layouts import DotOperand, Mma, same_layout
-from tilec.ir.ops.gpu import AsyncCommit, AsyncCopy, AsyncWait, single_buffer
-from tilec.ir.ops.scf import ControlFlow, Return, Yield
+from tilec.ir.layouts import DotOperand, Layout, Mma, same_layout
+from tilec.ir.ops.base import Anchor
+from tilec.ir.ops.gpu import AsyncCommit, AsyncCopy, AsyncWait, MemdescIndex, single_buffer
+from tilec.ir.ops.scf import ControlFlow, Return, Yield, innermost_loop
 from tilec.ir.types import (
     MemDesc,
     Scalar,
@@ -27,6 +31,7 @@ from tilec.ir.types import (
     i32,
     i64,
     linear_shape,
+    shape_of,
 )
 
 # What orders shared memory beyond the op's own buffers: nothing moves across, nothing is removed.
@@ -69,7 +74,7 @@ class Elect(Op, name="gpu.elect"):
             fits = op.pure or op.terminator or \
                 isinstance(op, (OneThread, MbarrierWait, ControlFlow))
             if not fits or any(isinstance(v.type, Tensor) for v in (*op.operands, *op.results)):
-                raise self.fail(f"{op.name} needs more than one thread")
+                raise op.fail("needs more than one thread, and stands in a gpu.elect")
         if self.body.terminator.operands:
             raise self.fail("the region yields values")
 
@@ -116,6 +121,11 @@ class MbarrierInit(OneThread, AsyncAccess, name="gpu.mbarrier_init", effects={"w
         if not 1 <= self.count < 1 << 20:
             raise self.fail(f"count is {self.count}, expected 1 to {(1 << 20) - 1}")
         return ()
+
+    def check(self) -> None:
+        super().check()
+        if innermost_loop(self) is not None:
+            raise self.fail("stands in a loop, and would set up an mbarrier that is in use")
 
 
 class MbarrierExpect(OneThread, AsyncAccess, name="gpu.mbarrier_expect", effects=SYNC):
@@ -180,6 +190,10 @@ class TmaOp(AsyncAccess):
         want = MemDesc((rows * parts, *rest), t.element, t.layout)
         if have != want:
             raise self.fail(f"buffer is {have}, expected {want}")
+        size = shared_tile(have.shape, have.layout).num_elements * have.element.bytes
+        if isinstance(buffer.op, MemdescIndex) and size % async_alignment(have):
+            raise self.fail(f"buffer is one of an array and has {size} bytes, but its swizzle "
+                            f"repeats at every {async_alignment(have)}")
         types = [v.type for v in coordinates]
         if types != [i32] * len(t.shape):
             raise self.fail(f"coordinates are ({', '.join(map(str, types))}), expected "
@@ -250,7 +264,7 @@ class FenceAsync(Op, name="gpu.fence_async", effects=SYNC):
 
 
 # ---- wgmma
-class Wgmma(AsyncAccess, name="gpu.wgmma", effects=SYNC):
+class Wgmma(Anchor, AsyncAccess, name="gpu.wgmma", effects=SYNC):
     """Begin c + a @ b, or a @ b where `accumulate` is false, for [M, K] by [K, N]; a is a buffer or
     a tile in registers, b a buffer. Each op closes one group of matrix products.
 
@@ -277,8 +291,33 @@ class Wgmma(AsyncAccess, name="gpu.wgmma", effects=SYNC):
             raise self.fail(f"no wgmma multiplies {b.element} into {c.element}")
         if self.accumulate is not None and self.accumulate.type != i1:
             raise self.fail(f"accumulate is {self.accumulate.type}, expected i1")
-        self._check_layouts(a, b, c)
+        if c.layout is not None:
+            self._check_layouts(a, b, c)
         return (c,)
+
+    def wanted_layout(self, num_warps: int) -> Layout | None:
+        """That of an accumulator whose instructions can read the buffers."""
+        a, b = self.a.type, self.b.type
+        assert isinstance(b, MemDesc)
+        k = WGMMA_K_BITS // b.element.bits
+
+        def reads(t: Type, k_dim: int, outer: int) -> bool:
+            return not isinstance(t, MemDesc) or matrix_descriptor(
+                shared_tile(t.shape, t.layout), t.element.bits, k_dim, outer, k) is not None
+
+        shape = shape_of(self.c.type)
+        layout = accumulator_layout(b.element, shape, num_warps, lambda n: reads(b, 0, n))
+        if not reads(a, 1, WGMMA_ROWS):
+            raise self.fail(f"instructions cannot read a from {a}")
+        if layout is None or b.shape[0] % k:
+            raise self.fail(f"no instructions fit {shape[0]} x {shape[1]} x {b.shape[0]} for "
+                            f"{num_warps} warps and b in {b}")
+        return layout
+
+    def operand_layout(self, layout: Mma) -> DotOperand:
+        """What `a` has, if it is in registers."""
+        assert isinstance(self.b.type, MemDesc)
+        return DotOperand(layout, 0, max(1, 32 // self.b.type.element.bits))
 
     def _check_layouts(self, a: Tensor | MemDesc, b: MemDesc, c: Tensor) -> None:
         mma = c.layout
@@ -290,16 +329,16 @@ class Wgmma(AsyncAccess, name="gpu.wgmma", effects=SYNC):
             raise self.fail(f"{c.shape[0]} x {c.shape[1]} x {b.shape[0]} is not made of "
                             f"instructions of {m} x {n} x {k}")
         if isinstance(a, Tensor):
-            want = DotOperand(mma, 0, max(1, 32 // b.element.bits))
+            want = self.operand_layout(mma)
             if a.layout is None or not same_layout(a.layout, want, linear_shape(a.shape)):
                 raise self.fail(f"a has the layout {a.layout}, expected {want}")
 
     def check(self) -> None:
         for user, index in self.result.uses:
-            if not (isinstance(user, (WgmmaWait, Yield)) or (isinstance(user, Wgmma) and
-                                                             index == 2)):
-                raise self.fail(f"{user.name} uses the result, which is not there before a "
-                                f"gpu.wgmma_wait")
+            if not (isinstance(user, (WgmmaWait, Yield, ControlFlow)) or
+                    (isinstance(user, Wgmma) and index == 2)):
+                raise user.fail(f"uses the result of the gpu.wgmma at {self.loc}, which is not "
+                                f"there before a gpu.wgmma_wait")
 
 
 class WgmmaWait(Op, name="gpu.wgmma_wait", effects=SYNC):
@@ -319,7 +358,7 @@ class WgmmaWait(Op, name="gpu.wgmma_wait", effects=SYNC):
         return types
 
 
-class ExtractSlice(Op, name="gpu.extract_slice"):
+class ExtractSlice(Anchor, name="gpu.extract_slice"):
     """The part of a tile that starts at `start` and has extents `shape`. The layout stays, and
     with it every element's thread: the tile must repeat its layout at steps of the part."""
 
@@ -329,21 +368,27 @@ class ExtractSlice(Op, name="gpu.extract_slice"):
 
     def infer(self) -> Sequence[Type]:
         t = self.x.type
-        if not isinstance(t, Tensor) or t.layout is None:
-            raise self.fail(f"operand is {t}, expected a tile with a layout")
+        if not isinstance(t, Tensor):
+            raise self.fail(f"operand is {t}, expected a tile")
         inside = len(self.start) == len(self.shape) == t.rank and all(
             0 <= s and 0 < n and s + n <= e
             for s, n, e in zip(self.start, self.shape, t.shape, strict=True))
         if not inside:
             raise self.fail(f"the part {list(self.shape)} at {list(self.start)} is not in {t}")
-        whole, part = fragment(t.shape, t.layout), fragment(self.shape, t.layout)
-        held = set(whole.register_coords)
-        if (whole.lane_bases, whole.warp_bases) != (part.lane_bases, part.warp_bases) or any(
-                tuple(s + c for s, c in zip(self.start, at, strict=True)) not in held
-                for at in part.register_coords):
+        if t.layout is not None and not self.held_in(t.layout):
             raise self.fail(f"threads do not hold the part {list(self.shape)} at "
                             f"{list(self.start)} of {t} as they would hold it alone")
         return (Tensor(self.shape, t.element, t.layout),)
+
+    def held_in(self, layout: Layout) -> bool:
+        """Whether threads that hold the tile in this layout hold the part as they would alone."""
+        try:
+            whole, part = (fragment(s, layout) for s in (shape_of(self.x.type), self.shape))
+        except ValueError:
+            return False
+        held = set(whole.register_coords)
+        return (whole.lane_bases, whole.warp_bases) == (part.lane_bases, part.warp_bases) and all(
+            tuple(map(add, self.start, at)) in held for at in part.register_coords)
 
 
 # ---- warp roles

@@ -15,7 +15,7 @@ from tilec.ir.layouts import (
     slice_of,
     transpose,
 )
-from tilec.ir.ops.base import ExplicitType, Rearrange, ScratchOp
+from tilec.ir.ops.base import Anchor, ExplicitType, Rearrange, ScratchOp
 from tilec.ir.types import (
     Element,
     Scalar,
@@ -198,7 +198,7 @@ class Reduce(ScratchOp, name="tile.reduce"):
                             f"{scalars}")
 
 
-class Dot(ScratchOp, name="tile.dot"):
+class Dot(Anchor, ScratchOp, name="tile.dot"):
     """a @ b + c for [M, K] by [K, N] tiles (or with a leading batch dimension); the result has
     the type of c, the accumulator."""
 

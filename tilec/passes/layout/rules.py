@@ -103,7 +103,14 @@ def _dot(op: ops.Dot) -> Needs:
 
 @needs_rule(ops.Wgmma)
 def _wgmma(op: ops.Wgmma) -> Needs:
-    return [layout_of(op.a.type), None, layout_of(op.result.type), None][:len(op.operands)]
+    layout = layout_of(op.result.type)
+    a = op.operand_layout(layout) if isinstance(layout, Mma) else None
+    return [a, None, layout, None][:len(op.operands)]
+
+
+@needs_rule(ops.SetLayout)
+def _set_layout(op: ops.SetLayout) -> Needs:
+    return [op.layout]
 
 
 @needs_rule(ops.WgmmaWait)
@@ -161,6 +168,11 @@ def _keep(op: Op, layout: Layout) -> Layout | None:
 def _expand_forward(op: ops.ExpandDims, layout: Layout) -> Layout | None:
     """Only a slice says where a broadcast should put its copies; another layout has no opinion."""
     return layout.parent if isinstance(layout, Slice) and layout.dim == op.axis else None
+
+
+@forward_rule(ops.ExtractSlice)
+def _extract_forward(op: ops.ExtractSlice, layout: Layout) -> Layout | None:
+    return layout if op.held_in(layout) else None
 
 
 @forward_rule(ops.Reduce)

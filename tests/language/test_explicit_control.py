@@ -1,0 +1,109 @@
+"""Control flow, and plain tl that passes transform, around ops of the explicit level."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilec
+import tilec.language as tl
+import tilec.language.gpu as tlg
+from tests.support.explicit import HOPPER, everywhere
+
+describe = tilec.TensorDescriptor.from_tensor
+
+
+@tilec.jit
+def both(a, b):
+    """Buffers with a and b, brought by TMA."""
+    x, y = tlg.alloc_shared((64, 64), a.dtype), tlg.alloc_shared((64, 64), b.dtype)
+    ready = tlg.mbarrier()
+    tlg.barrier()
+    ready.expect(x.nbytes + y.nbytes)
+    tlg.tma.load(a, [0, 0], x, ready)
+    tlg.tma.load(b, [0, 0], y, ready)
+    ready.wait(0)
+    return x, y
+
+
+@tilec.jit
+def places():
+    return tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
+
+
+@tilec.jit
+def unrolled(a, b, p_ptr, c_ptr, n):
+    x, y = both(a, b)
+    acc = tl.zeros((64, 64), tl.float32)
+    for _ in tl.range(n, loop_unroll_factor=2, num_stages=3):
+        acc = tlg.wgmma_wait(1, tlg.wgmma(x, y, acc))
+    tl.store(c_ptr + places(), tlg.wgmma_wait(0, acc))
+
+
+@tilec.jit
+def flattened(a, b, p_ptr, c_ptr, n):
+    x, y = both(a, b)
+    total = tl.zeros((64, 64), tl.float32)
+    for _ in tl.range(n, flatten=True):
+        acc = tl.zeros((64, 64), tl.float32)
+        for _ in tl.range(2):
+            acc = tlg.wgmma_wait(0, tlg.wgmma(x, y, acc))
+        total += acc
+    tl.store(c_ptr + places(), total)
+
+
+@tilec.jit
+def by_condition(a, b, p_ptr, c_ptr, n):
+    """A `while`, an `if` and a product under way through both."""
+    x, y = both(a, b)
+    acc, i = tl.zeros((64, 64), tl.float32), 0
+    while i < n:
+        if i != 2:
+            acc = tlg.wgmma(x, y, acc)
+        i += 1
+    tl.store(c_ptr + places(), tlg.wgmma_wait(0, acc))
+
+
+@tilec.jit
+def beside_loads(a, b, p_ptr, c_ptr, n):
+    """Loads that feed a dot, which a pipeline would start early, beside a buffer that changes."""
+    x = tlg.alloc_shared((64, 64), tl.float32)
+    acc = tl.zeros((64, 64), tl.float32)
+    for i in tl.range(n, num_stages=3):
+        acc = tl.dot(tl.load(p_ptr + places()), tl.load(p_ptr + places()), acc)
+        x.store(acc * 0 + i)
+        acc += x.T.load()
+    tl.store(c_ptr + places(), acc)
+
+
+@tilec.jit
+def again(a, b, p_ptr, c_ptr, n):
+    """Products that add to what pointers give, and to a tile with a layout of the author's."""
+    x, y = both(a, b)
+    acc = tlg.wgmma_wait(0, tlg.wgmma(x, y, tl.load(p_ptr + places()).to(tl.float32)))
+    acc = tlg.convert_layout(acc, tlg.Blocked([1, 4], [2, 16], [4, 1], [1, 0]))
+    acc = tlg.wgmma_wait(0, tlg.wgmma(x, y, acc))
+    tl.store(c_ptr + places(), tl.sum(acc, 1)[:, None] + tl.zeros((64, 64), tl.float32))
+
+
+WANTED = {
+    unrolled: lambda ab, pp, p, n: n * ab,
+    flattened: lambda ab, pp, p, n: 2 * n * ab,
+    by_condition: lambda ab, pp, p, n: (n - (n > 2)) * ab,
+    beside_loads: lambda ab, pp, p, n: n * pp + n * (n - 1) // 2,
+    again: lambda ab, pp, p, n: np.repeat((2 * ab + p).sum(1, keepdims=True), 64, 1),
+}
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("kernel", WANTED, ids=lambda k: k.name)
+def test_control_flow(kernel, n, rng):
+    a, b, p = (rng.integers(-3, 4, (64, 64)).astype(np.float16) for _ in range(3))
+    c = np.empty((64, 64), np.float32)
+    args = [describe(a, (64, 64)), describe(b, (64, 64)), p, c, n]
+    made = kernel.warmup(*args, grid=(1,), **HOPPER)
+    given = args[:-1] if n == 1 else args  # a 1 is a constant
+    a, b, p = (x.astype(np.float32) for x in (a, b, p))
+    everywhere(made, given, 1, c, WANTED[kernel](a @ b, p @ p, p, n))
+    if kernel is beside_loads:
+        assert "cp.async.cg" not in made.asm["ptx"]

@@ -1,0 +1,18 @@
+"""What tests of the explicit level share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+LEVELS = ("tile", "gpu", "lowered", "ptx")
+HOPPER = {"target": "sm_90a", "num_warps": 4}
+
+
+def everywhere(kernel: Any, args: list[Any], grid: Any, out: np.ndarray, want: np.ndarray) -> None:
+    """`out`, one of the arguments' arrays, is `want` after a run at each level."""
+    for level in LEVELS:
+        out.view(np.uint8)[...] = 0xA5
+        kernel.run(args, grid, level=level, seed=3)
+        np.testing.assert_array_equal(out.astype(np.float64), want.astype(np.float64), level)

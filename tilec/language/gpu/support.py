@@ -1,0 +1,61 @@
+"""What the builtins of the explicit level share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilec.ir import ops
+from tilec.ir.core import Block, Op
+from tilec.language import dtypes as dt
+from tilec.language.context import current, error
+from tilec.language.values import describe, tensor
+
+
+def need(sm: int, what: str, only: str = "") -> None:
+    """CompilationError if the target is older than `sm`, or another than `only`."""
+    target = current().target
+    if target.sm < sm or only and target.name != only:
+        raise error(f"{what} needs {only or f'sm_{sm}'}, the target is {target}",
+                    "write this kernel with tl alone for such a target")
+
+
+def need_warpgroups(what: str) -> None:
+    """CompilationError if the kernel's warps are not whole warpgroups."""
+    warps = current().options["num_warps"]
+    if warps % 4:
+        raise error(f"{what}: {warps} warps are not whole warpgroups of four",
+                    "launch with num_warps=4 or more")
+
+
+def by_one_thread(op: Op, pred: Any, what: str) -> None:
+    """Insert an op that one thread does, if `pred` holds."""
+    context = current()
+    if pred is not None and not (isinstance(pred, tensor) and not pred.shape and
+                                 pred.dtype.is_bool()) and not isinstance(pred, bool):
+        raise error(f"{what}: pred is {describe(pred)}, expected a scalar int1",
+                    "compare: `k < n`")
+    if pred is False:
+        return
+    condition = [pred.handle] if isinstance(pred, tensor) else []
+    if context.one_thread and not condition:
+        context.builder.insert(op)
+        return
+    body = Block()
+    with context.inside(body):
+        context.builder.insert(op)
+        context.builder.insert(ops.Yield())
+    if not context.one_thread:
+        context.builder.insert(ops.Elect(*condition, body=body))
+        return
+    other = Block()
+    with context.inside(other):
+        context.builder.insert(ops.Yield())
+    context.builder.insert(ops.If(*condition, then=body, orelse=other))
+
+
+def parity(x: Any, what: str) -> tensor:
+    """A phase as the i32 that a wait takes."""
+    if isinstance(x, tensor) and not x.shape and x.dtype.is_int():
+        return x if x.dtype == dt.int32 else x.to(dt.int32)  # type: ignore[attr-defined]
+    raise error(f"{what}: the phase is {describe(x)}, expected an integer scalar, 0 or 1",
+                "phases alternate: `(n // stages) & 1` in round n of a ring")

@@ -1,0 +1,151 @@
+"""Copies of blocks between tensors and buffers by the copy engine (TMA): `tlg.tma.load`, ...
+
+Source: PTX ISA, "Data movement and conversion", cp.async.bulk.tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilec.ir import ops
+from tilec.ir.core import Value
+from tilec.ir.descriptors import tma_boxes
+from tilec.ir.layouts import NvmmaShared
+from tilec.ir.tensor_maps import TensorMaps
+from tilec.ir.types import Scalar, TensorMap
+from tilec.language import dtypes as dt
+from tilec.language.block_pointers import scalars
+from tilec.language.context import current, error
+from tilec.language.descriptors import tensor_descriptor
+from tilec.language.gpu.barriers import barrier_array
+from tilec.language.gpu.shared import buffer_of, shared_buffer
+from tilec.language.gpu.support import by_one_thread, need, need_warpgroups
+from tilec.language.memory import writable
+from tilec.language.values import builtin, const_int, const_value, describe
+
+
+def _descriptor(x: Any, what: str) -> tensor_descriptor:
+    need(90, what)
+    if not isinstance(x, tensor_descriptor):
+        raise error(f"{what}: found {describe(x)}, expected a tensor descriptor",
+                    "pass a tilec.TensorDescriptor, or make one by tl.make_tensor_descriptor")
+    return x
+
+
+def _map(desc: tensor_descriptor, layout: Any, what: str, stored: bool = False) -> Value:
+    """The kernel's parameter with the tensor map of a descriptor's blocks in such buffers."""
+    context = current()
+    element = desc.dtype.ir
+    assert isinstance(element, Scalar) and context.func is not None
+    shape = desc.block_shape
+    if not isinstance(layout, NvmmaShared):
+        raise error(f"{what}: the buffer's layout is {layout}, expected tlg.NvmmaShared",
+                    "leave out the layout of tlg.alloc_shared")
+    t = TensorMap(shape, element, layout)
+    try:
+        tma_boxes(t)
+    except ValueError as e:
+        raise error(f"{what}: {e}", "choose another block shape or layout") from None
+    maps = TensorMaps(context.func, context.target)
+    extents = [x.handle for x in desc.shape]
+    strides = [x.handle for x in desc.strides]
+    if reason := maps.unknown(desc.base.handle, extents, strides):
+        raise error(f"{what}: TMA cannot serve this tensor: {reason}",
+                    "use the descriptor's own `load` and `store`, which need no TMA")
+    return maps.parameter_of(t, desc.base.handle, extents, strides,
+                             stored=stored and maps.ragged(extents, element))
+
+
+def _block(desc: tensor_descriptor, buffer: Any, what: str) -> tuple[shared_buffer, int]:
+    """(the buffer for a descriptor's blocks, how many of them are in it along its rows)."""
+    made, block = buffer_of(buffer, what), desc.block_shape
+    shape = block[len(block) - 2:]
+    rows, columns = made.shape if len(made.shape) == 2 else (0, 0)
+    if len(block) < 2 or set(block[:-2]) - {1} or \
+            columns != shape[1] or rows % shape[0] or not rows:
+        raise error(f"{what}: cannot copy blocks of {list(block)} with a {made}",
+                    "buffer and block must have equal extents, two but for extents of 1 in front")
+    if made.dtype != desc.dtype:
+        raise error(f"{what}: found a {made} for a tensor of {desc.dtype}",
+                    "copies convert nothing: both must have one dtype")
+    return made, rows // shape[0]
+
+
+@builtin
+def load(desc: Any, offsets: Any, buffer: Any, barrier: Any, pred: Any = None) -> None:
+    """One thread begins to copy the block at `offsets` into a buffer of its shape, if `pred` holds;
+    what lies outside of the tensor becomes zero.
+
+    The data is there when the phase of `barrier`, an mbarrier that was told to expect its
+    `buffer.nbytes`, has ended. offsets: an int32 for each dimension; the last one begins at a
+    multiple of 16 bytes.
+    """
+    what = "tlg.tma.load"
+    desc = _descriptor(desc, what)
+    target, parts = _block(desc, buffer, what)
+    if parts != 1:
+        raise error(f"{what}: the blocks are {list(desc.block_shape)}, the buffer is a {target}",
+                    "buffer and block must have equal extents")
+    if not isinstance(barrier, barrier_array):
+        raise error(f"{what}: found {describe(barrier)}, expected an mbarrier",
+                    "tlg.mbarrier makes one")
+    if desc.form.padding != "zero":
+        raise error(f"{what}: the descriptor pads with {desc.form.padding}",
+                    "TMA fills with zeros; make it without padding_option")
+    at = scalars(offsets, dt.int32, f"the offsets of {what}", len(desc.block_shape))
+    op = ops.TmaLoad(_map(desc, target.layout, what), target.handle, barrier.one(what),
+                     [x.handle for x in at])
+    by_one_thread(op, pred, what)
+
+
+@builtin
+def store(desc: Any, offsets: Any, buffer: Any) -> None:
+    """Begin to copy a buffer to the block at `offsets`; what lies outside of the tensor is left
+    out.
+
+    The buffer is one block, which the first thread of the program copies, or as many, one below
+    the other, as there are warpgroups: then the first thread of each copies its own. Between what
+    filled the buffer and this must stand tlg.fence_async and a barrier. The copies belong to the
+    group that the next store_commit closes.
+    """
+    what = "tlg.tma.store"
+    desc = _descriptor(desc, what)
+    need_warpgroups(what)
+    writable(desc.base, what)
+    source, parts = _block(desc, buffer, what)
+    groups = current().options["num_warps"] // 4
+    if parts not in (1, groups):
+        raise error(f"{what}: the buffer holds {parts} blocks of {list(desc.block_shape)}, "
+                    f"expected 1 or {groups}", "there is one, or one for each warpgroup")
+    at = scalars(offsets, dt.int32, f"the offsets of {what}", len(desc.block_shape))
+    current().builder.insert(ops.TmaStore(
+        _map(desc, source.layout, what, stored=True), source.handle, [x.handle for x in at],
+        parts=parts))
+
+
+@builtin
+def store_commit() -> None:
+    """Close the group of copies that tlg.tma.store began since the last commit."""
+    need(90, "tlg.tma.store_commit")
+    current().builder.insert(ops.TmaStoreCommit())
+
+
+@builtin
+def store_wait(pending: Any = 0, read: Any = False) -> None:
+    """The thread that stores waits until at most the newest `pending` groups are under way; with
+    `read`, only until the others have read their buffers. A barrier must follow before other
+    threads fill them anew."""
+    need(90, "tlg.tma.store_wait")
+    current().builder.insert(ops.TmaStoreWait(pending=const_int(pending, "pending"),
+                                              read=bool(const_value(read, "read"))))
+
+
+@builtin
+def prefetch(desc: Any, buffer: Any) -> None:
+    """A hint: one thread brings the tensor map of copies of this descriptor's blocks to and from
+    `buffer`, or an array of such, into the cache."""
+    what = "tlg.tma.prefetch"
+    desc = _descriptor(desc, what)
+    if not isinstance(buffer, shared_buffer):
+        buffer_of(buffer, what)
+    by_one_thread(ops.PrefetchTensormap(_map(desc, buffer.layout, what)), None, what)
