@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from pathlib import Path
 from typing import Any
@@ -114,22 +115,24 @@ def test_a_descriptor_has_a_shape_and_strides_of_its_own(driver: Driver) -> None
 
 
 # ---- running
-def test_gemm_at_every_level() -> None:
-    kernel = tilec.load(FOLDER / "gemm_a_branch.tir")
+@pytest.mark.parametrize("name", ["gemm_a_branch.tir", "gemm_c_e2.tir"])
+def test_gemm_at_every_level(name: str) -> None:
+    kernel = tilec.load(FOLDER / name)
     results = []
-    for level in ("gpu", "lowered", "ptx"):
-        args, want = gemm_args(130, 264, 136, seed=1)
-        kernel.run(args, 2, level, seed=3)
+    for level, seed in itertools.product(("gpu", "lowered", "ptx"), (3, None)):
+        args, want = gemm_args(130, 264, 136 if seed else 328, seed=1)
+        kernel.run(args, 2, level, seed=seed)
         gemm(args[2].astype(np.float32), want, level)
         results.append(args[2].tobytes())
-    assert results[0] == results[1]
+    assert results[0] == results[2]
 
 
-def test_attention_at_every_level() -> None:
-    kernel = tilec.load(FOLDER / "attention_e1.tir")
-    for level in ("gpu", "lowered", "ptx"):
-        args, want = attention_args(1, 200, seed=2)
-        kernel.run(args, 1, level, seed=3)
+@pytest.mark.parametrize("name", ["attention_e1.tir", "attention_f3nf.tir"])
+def test_attention_at_every_level(name: str) -> None:
+    kernel = tilec.load(FOLDER / name)
+    for level, (heads, seq) in itertools.product(("gpu", "lowered", "ptx"), ((1, 200), (2, 385))):
+        args, want = attention_args(heads, seq, seed=seq)
+        kernel.run(args, heads, level, seed=3)
         attention(args[3].astype(np.float32), want, level)
 
 
@@ -164,7 +167,8 @@ def test_what_a_file_may_get_wrong(tmp_path: Path) -> None:
         kernel.run([args[0][0], *args[1:]], 1)
 
 
-def test_launch(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "total"), [("gemm_a_branch.tir", 256), ("gemm_c_e2.tir", 384)])
+def test_launch(name: str, total: int, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the driver is given: three maps, 64 bytes aligned, then the numbers."""
     from tilec.runtime import text
 
@@ -183,11 +187,11 @@ def test_launch(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "current_device", lambda: 0)
     monkeypatch.setattr(device, "current_stream", lambda index: 5)
     monkeypatch.setattr(device, "load", lambda *args: type("Loaded", (), {"function": 1}))
-    kernel = tilec.load(FOLDER / "gemm_a_branch.tir")
+    kernel = tilec.load(FOLDER / name)
     kernel[3](There((40, 72)), There((72, 88)), There((40, 88)), 40, 88, 72)
     types, (grid, threads, shared, stream, values) = launched
     assert types == ["tensormap"] * 3 + ["i32"] * 3
-    assert (grid, threads, shared, stream) == ((3, 1, 1), 256, kernel.compiled.shared, 5)
+    assert (grid, threads, shared, stream) == ((3, 1, 1), total, kernel.compiled.shared, 5)
     assert [len(v) for v in values[:3]] == [128] * 3 and values[3:] == [40, 88, 72]
 
 
