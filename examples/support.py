@@ -10,6 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tilec import knobs
+from tilec.target import DEFAULT, GRID_DEPENDENCY_SM, Target
+
 NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16,
          "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "int8": np.int8, "int32": np.int32,
          "int64": np.int64, "uint8": np.uint8}
@@ -73,7 +76,9 @@ def programs() -> int:
 def overlapping() -> dict[str, bool]:
     """Launch options: a kernel may begin while the one before it ends, if the GPU can do that."""
     torch = torch_gpu()
-    return {"launch_pdl": torch is None or torch.cuda.get_device_capability()[0] >= 9}
+    if torch is None:
+        return {"launch_pdl": Target.parse(knobs.target or DEFAULT).sm >= GRID_DEPENDENCY_SM}
+    return {"launch_pdl": 10 * torch.cuda.get_device_capability()[0] >= GRID_DEPENDENCY_SM}
 
 
 def place() -> str:

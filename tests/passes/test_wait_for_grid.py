@@ -131,3 +131,13 @@ def test_older_targets_are_refused() -> None:
     with pytest.raises(CompilationError, match=r"grid_dependency_launch needs sm_90 or") as caught:
         tilec.compile(by_hand, FLAT, {"BLOCK": 128}, "sm_80")
     assert "gdc_launch_dependents()" in str(caught.value)
+
+
+@pytest.mark.parametrize("kernel, signature, constexprs, order", [
+    (plain, FLAT, {"BLOCK": 128}, "ACQBULK PREEXIT LDG STG"),
+    (matmul, TILES, {}, "ACQBULK PREEXIT UTMALDG UTMASTG"),
+    (by_hand, FLAT, {"BLOCK": 128}, "LDG PREEXIT ACQBULK LDG STG")], ids=lambda v: "")
+def test_machine_code_keeps_the_order(kernel, signature, constexprs, order) -> None:
+    sass = tilec.compile(kernel, signature, constexprs, launch_pdl=True).asm["sass"]
+    found = re.findall(r"ACQBULK|PREEXIT|LDG|STG|UTMALDG|UTMASTG", sass)
+    assert [name for i, name in enumerate(found) if found[i - 1:i] != [name]] == order.split()
