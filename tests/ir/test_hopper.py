@@ -215,7 +215,9 @@ def test_roles_are_well_formed_and_survive_passes() -> None:
     ("        gpu.mbarrier_wait(%full, %c0)\n", "        gpu.warp_specialize() {\n"
      "        gpu.warp_role() {warps = 8} {\nscf.yield()\n}\nscf.yield()\n}\n",
      "gpu.warp_specialize stands in a role: roles do not nest"),
-    ("gpu.mbarrier_expect(%full) {bytes = 8192}", "gpu.mbarrier_init(%full)",
+    ("      gpu.warp_role() {warps = 4, registers = 24} {\n",
+     "      gpu.warp_role() {warps = 4, registers = 24} {\n        gpu.elect() {\n"
+     "          gpu.mbarrier_init(%full)\n          scf.yield()\n        }\n",
      "gpu.mbarrier_init stands in a role: set mbarriers up before the roles begin"),
     ("        gpu.mbarrier_wait(%full, %c0)\n", "        gpu.async_commit()\n",
      "gpu.async_commit stands in a role: there, copy by gpu.tma_load"),

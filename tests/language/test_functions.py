@@ -429,7 +429,7 @@ def test_ranges():
     loop = tl.range(4, num_stages=3, loop_unroll_factor=2)
     assert (loop.lo, loop.hi, loop.step) == (0, 4, 1)
     assert loop.attributes == {"num_stages": 3, "unroll": 2, "flatten": False,
-                               "disable_licm": False}
+                               "disable_licm": False, "warp_specialize": False}
     with tracing(tl.int32) as (n,):
         loop = tl.range(1, n, 2)
         assert (loop.lo, loop.hi, loop.step) == (1, n, 2)

@@ -275,8 +275,10 @@ class Undefined:
 
 
 def ones(array: Array) -> Any:
-    """The value of the array's type whose bits are all set."""
-    return array.dtype.type(True) if array.dtype == bool else np.iinfo(array.dtype).max
+    """The value of the array's type whose bits are all set, in that type: NumPy takes no number
+    beyond an int64 beside a mask."""
+    whole = True if array.dtype == bool else np.iinfo(array.dtype).max
+    return array.dtype.type(whole)
 
 
 def _any(arrays: list[Array]) -> Array | None:
@@ -354,7 +356,7 @@ def _spread(decoder: Decoder, instr: Instr, synced: bool, sources: list[Array]
             return 0
         if synced:
             unclear = unclear.reshape(-1, 32).any(axis=1).repeat(32)
-        return np.where(unclear, ones(result), 0)
+        return np.where(unclear, ones(result), result.dtype.type(0))
 
     return mix
 
