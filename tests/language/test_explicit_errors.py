@@ -176,6 +176,40 @@ def test_mistakes_are_found_where_they_are(how):
 
 
 @tilec.jit
+def nothing(k, blocks, carry):
+    return carry
+
+
+@tilec.jit
+def origin(k):
+    return ([0, 0],)
+
+
+@tilec.jit
+def mispiped(a, n, HOW: tl.constexpr):
+    if HOW == "one":
+        tlg.make_ring(a, 2)  # one
+    if HOW == "stages":
+        tlg.make_ring((a,), 1)  # stages
+    if HOW == "others":
+        ring = tlg.make_ring((a, a), 2)
+        tlg.emit_pipeline(nothing, origin, n, (a,), ring, n)  # others
+    if HOW == "in a loop":
+        for _ in range(n):
+            tlg.make_ring((a,), 2)  # in a loop
+
+
+@pytest.mark.parametrize("how, message", [
+    ("one", "expected a tuple of descriptors"), ("stages", "stages is 1, expected 2 or more"),
+    ("others", "the ring is for other descriptors"), ("in a loop", "stands in a loop")])
+def test_mistakes_with_pipelines(how, message):
+    a = describe(np.zeros((64, 64), np.float16), (64, 64))
+    with pytest.raises(CompilationError, match=message) as caught:
+        mispiped.warmup(a, 5, HOW=how, grid=(1,), **HOPPER)
+    assert f"# {how}" in str(caught.value)
+
+
+@tilec.jit
 def meeting(x, y):
     tlg.barrier()  # meeting
     return x + y
