@@ -62,8 +62,8 @@ class MapMaker:
         return in_simulator(self._descriptor(values), self.type, self.name)
 
     def _check(self, values: Sequence[Any]) -> None:
-        row = self.extents(values)[-1] * self.type.element.bytes
-        if self.stored and row % STRIDE_BYTES:
+        row = self.extents(values)[-1] * self.type.element.bytes if self.stored else 0
+        if row % STRIDE_BYTES:
             raise LaunchError(
                 f"`{self.name}` has rows of {row} bytes, and the kernel stores blocks of it by TMA",
                 None, f"TMA stores whole chunks of {STRIDE_BYTES} bytes: make the rows multiples")
