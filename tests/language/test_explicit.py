@@ -174,6 +174,39 @@ def test_stored_rows_are_whole_chunks():
 
 
 @tilec.jit
+def typed(a_ptr, b_ptr, c_ptr, sums, N: tl.constexpr, SUM: tl.constexpr, REGISTERS: tl.constexpr):
+    """c = a @ b^T + sums, both contiguous along k; a from a buffer or from registers."""
+    rows, columns, inner = tl.arange(0, 128), tl.arange(0, N), tl.arange(0, 64)
+    a = tl.load(a_ptr + rows[:, None] * 64 + inner[None, :])
+    left = tlg.alloc_shared((128, 64), a_ptr.dtype.element_ty)
+    right = tlg.alloc_shared((N, 64), a_ptr.dtype.element_ty)
+    left.store(a)
+    right.store(tl.load(b_ptr + columns[:, None] * 64 + inner[None, :]))
+    tlg.fence_async()
+    tlg.barrier()
+    at = rows[:, None] * N + columns[None, :]
+    acc = tlg.wgmma(a if REGISTERS else left, right.T, tl.load(sums + at).to(SUM))
+    tl.store(c_ptr + at, tlg.wgmma_wait(0, acc))
+
+
+@pytest.mark.parametrize("registers", [False, True])
+@pytest.mark.parametrize("operand, total, SUM", [
+    (np.int8, np.int32, tl.int32), (np.uint8, np.int32, tl.int32),
+    (ml_dtypes.float8_e4m3fn, np.float32, tl.float32), (np.float32, np.float32, tl.float32),
+    (ml_dtypes.float8_e5m2, np.float16, tl.float16), (np.float16, np.float16, tl.float16)])
+def test_types_of_products(operand, total, SUM, registers, rng):
+    low, n = 0 if operand is np.uint8 else -3, 64 if operand is np.float32 else 48
+    a, b = (rng.integers(low, 4, s).astype(operand) for s in ((128, 64), (n, 64)))
+    sums, c = rng.integers(-9, 9, (128, n)).astype(total), np.empty((128, n), total)
+    args = [a, b, c, sums]
+    kernel = typed.warmup(*args, N=n, SUM=SUM, REGISTERS=registers, grid=(1,), target="sm_90a",
+                          num_warps=8)
+    want = a.astype(np.float64) @ b.astype(np.float64).T + sums.astype(np.float64)
+    everywhere(kernel, args, 1, c, want)
+    assert "wgmma.mma_async" in kernel.asm["ptx"]
+
+
+@tilec.jit
 def batches(x, y):
     """y = x + 1, blocks of one matrix of each of three dimensions."""
     buffer = tlg.alloc_shared((32, 64), x.dtype)

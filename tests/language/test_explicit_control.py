@@ -42,13 +42,14 @@ def unrolled(a, b, p_ptr, c_ptr, n):
 
 @tilec.jit
 def flattened(a, b, p_ptr, c_ptr, n):
+    """A nest that asks for what would copy a product under way: it stays a nest."""
     x, y = both(a, b)
     total = tl.zeros((64, 64), tl.float32)
     for _ in tl.range(n, flatten=True):
         acc = tl.zeros((64, 64), tl.float32)
         for _ in tl.range(2):
-            acc = tlg.wgmma_wait(0, tlg.wgmma(x, y, acc))
-        total += acc
+            acc = tlg.wgmma_wait(1, tlg.wgmma(x, y, acc))
+        total += tlg.wgmma_wait(0, acc)
     tl.store(c_ptr + places(), total)
 
 
@@ -107,3 +108,45 @@ def test_control_flow(kernel, n, rng):
     everywhere(made, given, 1, c, WANTED[kernel](a @ b, p @ p, p, n))
     if kernel is beside_loads:
         assert "cp.async.cg" not in made.asm["ptx"]
+
+
+@tilec.jit
+def with_empty(a, b, c_ptr, STAGES: tl.constexpr, BY: tl.constexpr):
+    """c = a @ b; a slot is filled again when both warpgroups have arrived, not all threads met."""
+    steps = a.shape[1] // 64
+    x = tlg.alloc_shared((128, 64), a.dtype, stages=STAGES)
+    y = tlg.alloc_shared((64, 64), b.dtype, stages=STAGES)
+    full, empty = tlg.mbarrier(stages=STAGES), tlg.mbarrier(count=2, stages=STAGES)
+    tlg.barrier()
+    for s in range(STAGES):
+        if tlg.elect(s < steps, warp=5, by=BY):
+            full[s].expect(x.nbytes + y.nbytes)
+            tlg.tma.load(a, [0, s * 64], x[s], full[s])
+            tlg.tma.load(b, [s * 64, 0], y[s], full[s])
+    acc, slot, phase = tl.zeros((128, 64), tl.float32), 0, 0
+    for s in range(steps):
+        full[slot].wait(phase)
+        acc = tlg.wgmma_wait(0, tlg.wgmma(x[slot], y[slot], acc))
+        empty[slot].arrive()
+        following = s + STAGES
+        if tlg.elect(following < steps, warp=5, by=BY):
+            empty[slot].wait(phase)
+            full[slot].expect(x.nbytes + y.nbytes)
+            tlg.tma.load(a, [0, following * 64], x[slot], full[slot])
+            tlg.tma.load(b, [following * 64, 0], y[slot], full[slot])
+        slot += 1
+        phase = tl.where(slot == STAGES, phase ^ 1, phase)
+        slot = tl.where(slot == STAGES, 0, slot)
+    at = tl.arange(0, 128)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    tl.store(c_ptr + at, acc)
+
+
+@pytest.mark.parametrize("by", ["thread", "warp"])
+@pytest.mark.parametrize("stages, steps", [(1, 3), (2, 5), (3, 2)])
+def test_a_ring_with_two_barriers_a_slot(stages, steps, by, rng):
+    k = 64 * steps
+    a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((128, k), (k, 64)))
+    c = np.empty((128, 64), np.float32)
+    args = [describe(a, (128, 64)), describe(b, (64, 64)), c]
+    made = with_empty.warmup(*args, STAGES=stages, BY=by, grid=(1,), target="sm_90a", num_warps=8)
+    everywhere(made, args, 1, c, a.astype(np.float32) @ b.astype(np.float32))

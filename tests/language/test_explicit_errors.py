@@ -110,6 +110,14 @@ def wrong(a, p_ptr, n, HOW: tl.constexpr):
     if HOW == "moved":
         moved = tl.make_tensor_descriptor(p_ptr + n, [n, n], [64, 1], [64, 64])
         tlg.tma.load(moved, [0, 0], block, bar)  # moved
+    if HOW == "phase":
+        bar.wait(2)  # phase
+    if HOW == "no extents":
+        tlg.alloc_shared((), tl.float16)  # no extents
+    if HOW == "index":
+        tlg.alloc_shared((64, 64), tl.float16, stages=2)[2].load()  # index
+    if HOW == "single":
+        block[0].load()  # single
     if HOW == "slice":
         tlg.extract_slice(zero, [0, 32], [64, 64])  # slice
     if HOW == "swizzle":
@@ -158,6 +166,10 @@ MISTAKES = {
     "pointer": "tlg.tma.load: found pointer<fp16> scalar",
     "offsets": "the offsets of tlg.tma.load: found 1, expected 2 integers",
     "moved": "TMA cannot serve this tensor: the tensor does not begin where a parameter points to",
+    "phase": "wait: the phase is the number 2, expected an integer scalar, 0 or 1",
+    "no extents": "of shape [], expected numbers, in one dimension or more",
+    "index": "the index 2 into fp16[64, 64] buffer array of 2 is not in 0 to 1",
+    "single": "cannot index one fp16[64, 64] buffer",
     "slice": "[64, 64] at [0, 32] is no part of a fp32[64, 64] tile",
     "swizzle": "has 512 bytes, but its swizzle repeats at every 1024",
     "warp": "the warp of tlg.elect is 4, expected 0 to 3",
@@ -173,6 +185,40 @@ def test_mistakes_are_found_where_they_are(how):
         wrong.warmup(a, p, 5, HOW=how, grid=(1,), **HOPPER)
     assert MISTAKES[how] in caught.value.message
     assert caught.value.loc.caret().splitlines()[0].endswith(f"  # {how}")
+
+
+@tilec.jit
+def nothing(k, blocks, carry):
+    return carry
+
+
+@tilec.jit
+def origin(k):
+    return ([0, 0],)
+
+
+@tilec.jit
+def mispiped(a, n, HOW: tl.constexpr):
+    if HOW == "one":
+        tlg.make_ring(a, 2)  # one
+    if HOW == "stages":
+        tlg.make_ring((a,), 1)  # stages
+    if HOW == "others":
+        ring = tlg.make_ring((a, a), 2)
+        tlg.emit_pipeline(nothing, origin, n, (a,), ring, n)  # others
+    if HOW == "in a loop":
+        for _ in range(n):
+            tlg.make_ring((a,), 2)  # in a loop
+
+
+@pytest.mark.parametrize("how, message", [
+    ("one", "expected a tuple of descriptors"), ("stages", "stages is 1, expected 2 or more"),
+    ("others", "the ring is for other descriptors"), ("in a loop", "stands in a loop")])
+def test_mistakes_with_pipelines(how, message):
+    a = describe(np.zeros((64, 64), np.float16), (64, 64))
+    with pytest.raises(CompilationError, match=message) as caught:
+        mispiped.warmup(a, 5, HOW=how, grid=(1,), **HOPPER)
+    assert f"# {how}" in str(caught.value)
 
 
 @tilec.jit

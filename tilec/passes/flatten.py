@@ -7,6 +7,7 @@ from tilec.ir.core import Block, Builder, Module, Op, Value
 from tilec.ir.remarks import remark
 from tilec.ir.types import i64, scalar_of
 from tilec.ir.wgmma import form_obstacle
+from tilec.passes.ahead import SHARED
 from tilec.passes.base import Pass
 from tilec.passes.fold import make_constant
 from tilec.target import DEFAULT, Target
@@ -49,6 +50,9 @@ def _obstacle(outer: ops.For, inner: list[ops.For]) -> str:
     for loop in (outer, inner[0]):
         if scalar_of(loop.lo.type).bits > _MOST_BITS:
             return f"an index is wider than {_MOST_BITS} bits"
+    explicit = next((op for op in outer.walk() if op.class_effects & SHARED), None)
+    if explicit is not None:  # a product under way would have to be copied
+        return f"it has a {explicit.name}, of the explicit level"
     own = set(outer.body.args) | {r for op in outer.body for r in op.results}
     if own & {inner[0].lo, inner[0].hi, inner[0].step}:
         return "the inner loop's bounds change"

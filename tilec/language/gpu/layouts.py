@@ -11,6 +11,7 @@ from typing import Any
 
 from tilec.ir import layouts as ir
 from tilec.ir import ops
+from tilec.ir.layout_base import camel_case
 from tilec.language.context import current, error
 from tilec.language.semantic import emit
 from tilec.language.shape import require_tile
@@ -28,8 +29,8 @@ def _maker(cls: type[ir.Layout], name: str) -> Callable[..., ir.Layout]:
             raise error(f"tlg.{name}: found {', '.join(given) or 'nothing'}, expected "
                         f"{', '.join(names)}", "docs/layouts.md explains them")
         try:
-            return cls(**given)
-        except (ValueError, TypeError, AttributeError) as e:
+            return ir.layout_from_fields(cls.name, {camel_case(n): v for n, v in given.items()})
+        except ValueError as e:
             raise error(f"tlg.{name}: {e}", "docs/layouts.md explains the fields") from None
 
     make.__name__ = make.__qualname__ = name

@@ -11,6 +11,7 @@ from tilec.frontend.function import function
 from tilec.language import dtypes as dt
 from tilec.language.context import error
 from tilec.language.control import elect, static_range
+from tilec.language.debug import static_assert
 from tilec.language.descriptors import tensor_descriptor
 from tilec.language.gpu import tma
 from tilec.language.gpu.barriers import barrier, barrier_array, mbarrier
@@ -74,6 +75,7 @@ def emit_pipeline(body, place, steps, descs, ring, carry, args=()):
     steps: an int32. descs: the descriptors, a tuple, as given to make_ring. carry: a value or a
     tuple of them. args: a tuple of whatever body and place need.
     """
+    static_assert(len(descs) == len(ring.buffers), "the ring is for other descriptors")
     stages = ring.full.stages
     # Prologue: all slots but one are filled.
     for k in range(stages - 1):

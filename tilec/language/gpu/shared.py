@@ -126,12 +126,12 @@ def element_at(array: Value, index: Any, what: str) -> Value:
     t = array.type
     assert isinstance(t, MemDesc)
     if not t.staged:
-        raise error(f"a {what} cannot be indexed: it is a single one",
+        raise error(f"cannot index one {what}",
                     "allocate an array of them: stages=n")
-    (at,) = scalars((index,), dt.int32, f"the index of a {what}", 1)
+    (at,) = scalars((index,), dt.int32, f"the index into {what}", 1)
     known = constant_of(at)
     if known is not None and not 0 <= known < t.stages:
-        raise error(f"the index {known} of a {what} is not in 0 to {t.stages - 1}")
+        raise error(f"the index {known} into {what} is not in 0 to {t.stages - 1}")
     return current().builder.emit(ops.MemdescIndex(array, at.handle))
 
 
@@ -156,8 +156,9 @@ def alloc_shared(shape: Any, dtype: Any, layout: Any = None, stages: Any = None)
     """
     extents = check_shape(shape, "tlg.alloc_shared")
     element = as_dtype(dtype, "the dtype of tlg.alloc_shared").ir
-    if not isinstance(element, Scalar):
-        raise error(f"tlg.alloc_shared: the dtype is {dtype}, expected numbers")
+    if not isinstance(element, Scalar) or not extents:
+        raise error(f"tlg.alloc_shared: found {describe(dtype)} of shape {list(extents)}, expected "
+                    "numbers, in one dimension or more")
     layout = const_value(layout, "the layout of tlg.alloc_shared")
     if layout is None:
         layout = block_layout(extents, element) or \

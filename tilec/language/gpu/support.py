@@ -55,7 +55,8 @@ def by_one_thread(op: Op, pred: Any, what: str) -> None:
 
 def parity(x: Any, what: str) -> tensor:
     """A phase as the i32 that a wait takes."""
-    if isinstance(x, tensor) and not x.shape and x.dtype.is_int():
+    if isinstance(x, tensor) and not x.shape and x.dtype.is_int() and x.literal in (None, 0, 1):
         return x if x.dtype == dt.int32 else x.to(dt.int32)  # type: ignore[attr-defined]
-    raise error(f"{what}: the phase is {describe(x)}, expected an integer scalar, 0 or 1",
+    found = describe(x) if getattr(x, "literal", None) is None else f"the number {x.literal}"
+    raise error(f"{what}: the phase is {found}, expected an integer scalar, 0 or 1",
                 "phases alternate: `(n // stages) & 1` in round n of a ring")
