@@ -1,6 +1,7 @@
-"""Kernels of plain `tl`, with descriptors (examples 09, 11, 12) and by pointers (example 06), and
-the hand-written Hopper kernels of tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s, and
-ratios. Needs an H200 and torch. Then what benchmarks.long_rows measures, into a file of its own.
+"""Kernels of plain `tl`, with descriptors (examples 09, 11, 12) and by pointers (example 06), of
+the explicit level (example 10), and the hand-written ones of tests/lit/fixtures beside cuBLAS,
+cuDNN and Triton: TFLOP/s, and ratios. Needs an H200 and torch. Then what benchmarks.long_rows
+measures, into a file of its own.
 
 Every contender is checked against torch in float32 on a poisoned output first. Products of 4096 and
 below are replayed from a CUDA graph; larger ones and attention come in bursts.
@@ -19,7 +20,8 @@ from benchmarks.memory_bound import Case, triton_kernels
 from tilec.runtime.text import TextKernel
 
 FIXTURES = common.ROOT / "tests" / "lit" / "fixtures"
-OURS = ("plain tl", "plain tl ws", "gpu level", "gpu level ws")  # ws: warp specialization
+# ws: warp specialisation. explicit: tilec.language.gpu, example 10.
+OURS = ("plain tl", "plain tl ws", "explicit", "gpu level", "gpu level ws")
 PEERS = ("cuBLAS", "cuDNN", "Triton", "copy")
 Tile = tuple[tuple[int, int, int], int, int]
 # Tile, warps, stages: the first whose tiles there are enough of for half of the multiprocessors.
@@ -46,7 +48,7 @@ def multiprocessors(torch: Any) -> int:
 def loaded(plain: str, ws: str) -> dict[str, TextKernel]:
     """Two fixtures, by the name that the table gives them."""
     return {name: tilec.load(FIXTURES / file)
-            for name, file in zip(OURS[2:], (plain, ws), strict=True)}
+            for name, file in zip(OURS[3:], (plain, ws), strict=True)}
 
 
 def tile_for(torch: Any, m: int, n: int, tiles: Sequence[Tile]) -> Tile:
@@ -77,6 +79,7 @@ def product_case(torch: Any, what: str, m: int, n: int, k: int) -> tuple[Case, l
 def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
     kernels = loaded("gemm_a_branch.tir", "gemm_c_e2.tir")
     example = common.load_example("09_descriptor_matmul")
+    by_hand = common.load_example("10_explicit_matmul")
     case, (a, b, c) = product_case(torch, "matmul", m, n, k)
     grid = min(multiprocessors(torch), tilec.cdiv(m, 128) * tilec.cdiv(n, 256))
 
@@ -92,7 +95,12 @@ def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
             return c
         return launch
 
+    def explicit(_: int) -> Any:
+        by_hand.matmul(a, b, c)
+        return c
+
     case.run |= {name: {"": plain(name.endswith("ws"))} for name in OURS[:2]}
+    case.run["explicit"] = {"": explicit}
     case.run |= {name: {"": ours(name)} for name in kernels}
     return case
 
