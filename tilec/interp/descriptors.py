@@ -36,9 +36,9 @@ class BlockAccess(MemoryAccess):
             index = np.arange(op.block[d]).reshape(-1, *(1,) * (rank - 1 - d)) + scalars(offset)
             address = address + index * scalars(stride) * pointee_of(op.base.type).bytes
             active = active & (index >= 0) & (index < scalars(extent))
-        shape = (rows, *op.block)
-        self.address = np.broadcast_to(address, shape)
-        self.active = np.broadcast_to(active, shape)
+        shape, tile = (rows, *op.block), (rows, *op.block[op.unit_dims:])
+        self.address = np.broadcast_to(address, shape).reshape(tile)
+        self.active = np.broadcast_to(active, shape).reshape(tile)
         self._settle(rows)
 
     def blame(self, elements: int) -> tuple[str, str]:

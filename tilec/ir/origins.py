@@ -9,6 +9,8 @@ from tilec.ir.core import Func, Op, Value
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.types import Pointer, Tensor
 
+SAME_PLACES = (ops.Elementwise, ops.ConvertLayout)  # what keeps elements where they are
+
 
 def sources(value: Value) -> Sequence[Value]:
     """Values that `value` is computed from, one step back, through regions and block arguments."""
@@ -46,6 +48,20 @@ def uses_in_block(value: Value, through: tuple[type[Op], ...]) -> Iterator[tuple
                 if isinstance(user, through):
                     work += [r for r in user.results if r not in seen]
                     seen.update(user.results)
+
+
+def comes_from_dot(value: Value) -> bool:
+    """Whether a tile is made, element by element, of a dot's result in the same block; some of it
+    may be done in branches."""
+    block = value.op.parent if value.op is not None else None
+
+    def through(v: Value) -> bool:
+        op = v.op
+        while isinstance(op, (ops.Dot, ops.If, *SAME_PLACES)) and op.parent is not block:
+            op = op.parent.parent_op if op.parent is not None else None
+        return isinstance(op, (ops.Dot, ops.If, *SAME_PLACES))
+
+    return any(isinstance(v.op, ops.Dot) for v in walk_back(value, through))
 
 
 def accessed(op: Op) -> Value | None:

@@ -17,6 +17,7 @@ from tilec.ir.core import Func, Op, Value
 from tilec.ir.descriptors import tma_boxes
 from tilec.ir.layouts import NvmmaShared
 from tilec.ir.ops.descriptors import DescriptorOp
+from tilec.ir.ops.hopper import MAX_TMA_RANK
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.origins import pointer_roots
 from tilec.ir.types import MemDesc, Scalar, TensorMap, pointee_of, scalar_of
@@ -46,9 +47,10 @@ def host_expression(value: Value, func: Func) -> str | None:
 
 
 def block_layout(block: Sequence[int], element: Scalar) -> NvmmaShared | None:
-    """The widest swizzle for a block whose rows are contiguous; None where TMA copies none such."""
+    """The widest swizzle for a block whose rows are contiguous; None where TMA copies none such.
+    All extents but the last two are 1."""
     swizzle = next((s for s in (128, 64, 32) if block[-1] * element.bytes % s == 0), 0)
-    if not swizzle or len(block) != 2:
+    if not swizzle or not 2 <= len(block) <= MAX_TMA_RANK or set(block[:-2]) - {1}:
         return None
     try:
         layout = NvmmaShared(swizzle, False, element.bits)
@@ -98,7 +100,7 @@ class TensorMaps:
             return "the tensor does not begin where a parameter points to"
         if self.axis.get(op.base).divisibility[0] % STRIDE_BYTES:
             return "the pointer is not known to be a multiple of 16"
-        if block_layout(op.block, element) is None:
+        if block_layout(op.block, element) is None or len(op.block) - op.unit_dims != 2:
             return f"TMA copies no blocks of {list(op.block)} {element}"
         if any(host_expression(v, self.func) is None for v in (*extents, *strides)):
             return "the host cannot compute the tensor's extents and strides"
@@ -114,12 +116,13 @@ class TensorMaps:
 
     def parameter(self, op: DescriptorOp, block: tuple[int, ...] = ()) -> Value:
         """The parameter with an op's map, made if there is none. block: of a copy, if it is smaller
-        than the op's."""
+        than the op's tile."""
+        block = (*op.block[:-2], *(block or op.block[-2:]))
         element = pointee_of(op.base.type)
         assert isinstance(element, Scalar)
-        layout = block_layout(block or op.block, element)
+        layout = block_layout(block, element)
         assert layout is not None
-        t = TensorMap(block or op.block, element, layout)
+        t = TensorMap(block, element, layout)
         extents, strides, _ = op.parts()
         attributes: dict[str, Any] = {"base": op.base.index}
         for name, values in (("extents", extents), ("strides", strides)):
@@ -155,6 +158,7 @@ def buffer_type(op: DescriptorOp, slots: int = 0, block: tuple[int, ...] = ()) -
     """Buffers for an op's block or a part of it, an array of them if there are slots."""
     element = pointee_of(op.base.type)
     assert isinstance(element, Scalar)
-    layout = block_layout(block or op.block, element)
+    block = block or op.block[-2:]
+    layout = block_layout(block, element)
     assert layout is not None
-    return MemDesc((*((slots,) if slots else ()), *(block or op.block)), element, layout)
+    return MemDesc((*((slots,) if slots else ()), *block), element, layout)

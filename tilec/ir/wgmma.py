@@ -6,14 +6,14 @@ Source: PTX ISA, "Asynchronous warpgroup level matrix instructions", shapes and 
 from __future__ import annotations
 
 from tilec.ir import ops
-from tilec.ir.core import Func, Op, Value
+from tilec.ir.core import Block, Func, Op, Value
 from tilec.ir.descriptors import matrix_descriptor
 from tilec.ir.fragment import shared_tile
 from tilec.ir.layouts import Mma
 from tilec.ir.ops.descriptors import DescriptorOp
 from tilec.ir.ops.hopper import ACCUMULATORS, WGMMA_K_BITS
 from tilec.ir.ops.memory import MemoryOp
-from tilec.ir.origins import pointer_roots
+from tilec.ir.origins import comes_from_dot, pointer_roots
 from tilec.ir.tensor_maps import TensorMaps, block_layout
 from tilec.ir.types import scalar_of, shape_of
 from tilec.target import Target
@@ -29,6 +29,26 @@ def block_of(value: Value) -> tuple[ops.DescriptorLoad | None, bool]:
         turned ^= isinstance(op, ops.Trans)
         op = op.x.op
     return (op if isinstance(op, ops.DescriptorLoad) else None), turned
+
+
+def resident(value: Value, dot: ops.Dot) -> Value | None:
+    """What an operand of a dot is, or is transposed from, if it was there before the dot's loop."""
+    op = value.op
+    while isinstance(op, (ops.ConvertLayout, ops.Trans)) and op.parent is dot.parent:
+        value = op.x
+        op = value.op
+    block = value.owner if isinstance(value.owner, Block) else value.owner.parent
+    loop = dot.parent.parent_op if dot.parent is not None else None
+    around = [a.parent for a in loop.ancestors()] if loop is not None else []
+    return value if block in [loop and loop.parent, *around] else None
+
+
+def chained_operand(dot: ops.Dot) -> bool:
+    """Whether operand a is made, element by element, of another dot's result in the same block: it
+    stays in registers."""
+    made = dot.a.op
+    return scalar_of(dot.a.type).bits == 16 and made is not None and made.parent is dot.parent and \
+        comes_from_dot(dot.a)
 
 
 def wgmma_layout(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMaps) -> Mma | None:
@@ -59,6 +79,8 @@ def wgmma_obstacle(dot: ops.Dot, num_warps: int, target: Target, maps: TensorMap
         load, turned = block_of(value)
         along_k = turned == (index == 1)  # whether rows in memory run along k
         name = f"operand {'ab'[index]}"
+        if index == 0 and chained_operand(dot) or resident(value, dot) is not None:
+            continue
         if load is None or load.parent is not dot.parent:
             return f"{name} is no block that its loop loads through a descriptor"
         if load.padding != "zero":
@@ -84,18 +106,19 @@ def _layout(dot: ops.Dot, num_warps: int) -> Mma | None:
         return None
     n = next((n for n in range(min(columns, MAX_COLUMNS), 0, -step)
               if (n == columns or low % n == 0) and _readable(dot.b, 0, n)), 0)
-    return Mma(3, (WARPS * down, across), (ROWS, n)) if n and _readable(dot.a, 1, ROWS) else None
+    fits = n and (chained_operand(dot) or _readable(dot.a, 1, ROWS))
+    return Mma(3, (WARPS * down, across), (ROWS, n)) if fits else None
 
 
 def _readable(value: Value, k_dim: int, outer: int) -> bool:
     """Whether instructions that take `outer` of an operand's rows or columns can read it from the
-    buffer of its block. k_dim: the operand's dimension that k runs along."""
-    load, turned = block_of(value)
-    assert load is not None
-    element = scalar_of(load.result.type)
-    layout = block_layout(load.block, element)
+    buffer that it lies in. k_dim: the operand's dimension that k runs along."""
+    _, turned = block_of(value)
+    element, shape = scalar_of(value.type), shape_of(value.type)
+    lies = shape[::-1] if turned else shape
+    layout = block_layout(lies, element)
     return layout is not None and matrix_descriptor(
-        shared_tile(load.block, layout), element.bits, k_dim ^ turned, outer,
+        shared_tile(lies, layout), element.bits, k_dim ^ turned, outer,
         WGMMA_K_BITS // element.bits) is not None
 
 
@@ -106,7 +129,8 @@ def blocks_for_tma(func: Func, num_warps: int, target: Target) -> set[Op]:
     maps = TensorMaps(func, target)
     loads = {load for op in func.walk()
              if isinstance(op, ops.Dot) and wgmma_layout(op, num_warps, target, maps)
-             for load in (block_of(op.a)[0], block_of(op.b)[0]) if load is not None}
+             for load in (block_of(op.a)[0], block_of(op.b)[0])
+             if load is not None and load.parent is op.parent}
     stores = {op for op in func.walk() if isinstance(op, ops.DescriptorStore)
               and not maps.obstacle(op)}
     roots = [(op, pointer_roots(op.base if isinstance(op, DescriptorOp) else op.ptr, func))

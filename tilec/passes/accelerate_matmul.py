@@ -11,17 +11,16 @@ from tilec.ir.core import Builder, Module, Op, Value
 from tilec.ir.fragment import storage_shape
 from tilec.ir.layouts import Blocked, DotOperand, Layout, Mma, default_blocked
 from tilec.ir.mma import MIN_SM, THREADS_ALONG_K, MmaInstruction, default_k_width, instruction_of
-from tilec.ir.origins import uses_in_block, walk_back
+from tilec.ir.origins import SAME_PLACES, comes_from_dot, uses_in_block
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import linear_shape, scalar_of, shape_of, with_layout
-from tilec.ir.wgmma import wgmma_layout
+from tilec.ir.wgmma import chained_operand, wgmma_layout
 from tilec.passes.base import Pass
 from tilec.passes.layout.edits import convert, legalize, remove_identities
 from tilec.target import DEFAULT, Target
 
 Shape = tuple[int, ...]
-SAME_PLACES = (ops.Elementwise, ops.ConvertLayout)
 
 
 class Choice(NamedTuple):
@@ -55,6 +54,9 @@ class AccelerateMatmul(Pass):
                     op.result.type = with_layout(op.result.type, choice.layout)
                     if choice.k_width:
                         _convert_operands(op, choice)
+                    elif isinstance(choice.layout, Mma) and choice.layout.version == 3 and \
+                            chained_operand(op):
+                        _convert_operand(op, 0, DotOperand(choice.layout, 0, 2))
         legalize(module)
         remove_identities(module)
 
@@ -98,14 +100,17 @@ def _chained_k_width(op: ops.Dot, low_k: int) -> int:
     """
     element = scalar_of(op.a.type)
     fits = low_k >= 2 * THREADS_ALONG_K and (element.is_float or element.bits > 8)
-    return 2 if fits and default_k_width(element) != 2 and _comes_from_dot(op.a) else 0
+    return 2 if fits and default_k_width(element) != 2 and comes_from_dot(op.a) else 0
 
 
 def _convert_operands(op: ops.Dot, choice: Choice) -> None:
-    builder = Builder(before=op, loc=op.loc)
     for index in (0, 1):
-        layout = DotOperand(choice.layout, index, choice.k_width)
-        op.set_operand(index, convert(op.operands[index], layout, builder))
+        _convert_operand(op, index, DotOperand(choice.layout, index, choice.k_width))
+
+
+def _convert_operand(op: ops.Dot, index: int, layout: Layout) -> None:
+    builder = Builder(before=op, loc=op.loc)
+    op.set_operand(index, convert(op.operands[index], layout, builder))
 
 
 def tile_warps(shape: Shape, num_warps: int, instruction: MmaInstruction, rows_only: bool) -> Shape:
@@ -145,16 +150,10 @@ def _feeds_rows(op: ops.Dot) -> bool:
     """Whether the result is reduced along its columns, or is operand A of another dot, or the
     dot's own operand A comes from one; in one block, for the sake of what a loop does each turn."""
     uses = uses_in_block(op.result, SAME_PLACES)
-    return any(_wants_rows(user, value) for value, user in uses) or _comes_from_dot(op.a)
+    return any(_wants_rows(user, value) for value, user in uses) or comes_from_dot(op.a)
 
 
 def _wants_rows(user: Op, value: Value) -> bool:
     if isinstance(user, ops.Reduce):
         return user.axis == len(shape_of(value.type)) - 1
     return isinstance(user, ops.Dot) and user.a is value
-
-
-def _comes_from_dot(value: Value) -> bool:
-    block = value.op.parent if value.op is not None else None
-    return any(isinstance(v.op, ops.Dot) for v in walk_back(value, lambda v: (
-        isinstance(v.op, (ops.Dot, *SAME_PLACES)) and v.op.parent is block)))

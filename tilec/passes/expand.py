@@ -3,7 +3,8 @@
 In a loop of S stages, round r of the new loop runs an op of stage s for iteration r + S - 1 - s of
 the old one: the last stage sets the pace, the others run ahead. The rounds before the first, in
 which only earlier stages have something to do, are the prologue. There is no epilogue: what runs
-ahead past the last iteration is pure, or a read that is masked off.
+ahead past the last iteration is pure, or a read that is masked off. A loop that is peeled has one:
+its last round, in which nothing runs ahead, follows it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from dataclasses import dataclass, field
 
 from tilec.errors import ScheduleError
 from tilec.ir import ops
-from tilec.ir.core import Builder, Op, Value
+from tilec.ir.core import Block, Builder, Op, Value
 from tilec.ir.types import SCALARS, Tensor, Type, i1, i32, scalar_of, with_element
 from tilec.passes.fold import constant
 
 _READS = (ops.Load, ops.AsyncCopy, ops.Elect)
+_PHASES = (ops.MbarrierWait, ops.MbarrierArrive)  # which must not run past the last iteration
 _LOOPS = (ops.For, ops.While)
 
 
@@ -73,11 +75,12 @@ class Expander:
     """Expands one loop.
 
     pending: how many groups of asynchronous copies may be under way when a round begins; None
-    without copies. readers: the stages in which a view of a buffer may be read.
+    without copies. readers: the stages in which a view of a buffer may be read. peel: the
+    last round, in which only the last stage has something to do, follows the loop.
     """
 
-    def __init__(self, loop: ops.For) -> None:
-        self.loop, self.body = loop, loop.body
+    def __init__(self, loop: ops.For, peel: bool = False) -> None:
+        self.loop, self.body, self.peel, self.hi = loop, loop.body, peel, loop.hi
         self.last = loop.num_stages - 1
         self.step = int(constant(loop.step) or 1)
         self.before = Builder(before=loop, loc=loop.loc)
@@ -100,17 +103,25 @@ class Expander:
             self.starts[extent] = self.loop.operands[-1]
         return self.counters[extent]
 
-    def run(self) -> None:
-        """Expand the loop; no op has a stage any more.
+    def run(self) -> ops.For | ops.If:
+        """Expand the loop; no op has a stage any more. What it is a part of then: a loop that is
+        peeled comes to stand in a branch taken if there is an iteration.
 
         Raises ScheduleError where an op cannot run in its stage, or comes before what it needs.
         """
+        whole = _enter(self.loop) if self.peel else self.loop
+        self.before = Builder(before=self.loop, loc=self.loop.loc)
         self.place = {op: (op.op_order, self.stage_of(op), i)
                       for i, op in enumerate(self.body) if not op.terminator}
         self.early = sorted((op for op in self.place if self.stage_of(op) < self.last),
                             key=self.place.__getitem__)
+        self.late = {i for i, v in enumerate(self.body.terminator.operands)
+                     if v.op in self.place and not floats(v.op) and
+                     self.stage_of(v.op) == self.last} if self.peel else set()
         for op in self.early:
-            if not (op.pure or isinstance(op, _READS) and "write" not in op.effects) or _loops(op):
+            phase = self.peel and op.stage == self.last - 1 and isinstance(op, _PHASES)
+            read = isinstance(op, _READS) and "write" not in op.effects
+            if not (op.pure or read or phase) or _loops(op):
                 raise refuse(op, "has a stage before the last, where only loads and pure ops "
                              "without loops can run")
         states: list[dict[int, Value]] = [{} for _ in range(self.last)]
@@ -129,6 +140,7 @@ class Expander:
         self.steady(states)
         if self.pending is not None:
             Builder(before=self.loop.next, loc=self.loop.loc).insert(ops.AsyncWait(pending=0))
+        return whole
 
     def steady(self, states: list[dict[int, Value]]) -> None:
         """The body: early ops and those of the last stage, in the order of the schedule."""
@@ -172,6 +184,36 @@ class Expander:
             if op.parent is not None and floats(op) and not any(r.uses for r in op.results):
                 op.erase()
         self.check_order()
+        if self.peel:
+            self.last_round(order)
+
+    def last_round(self, order: list[Op]) -> None:
+        """Take the last round out of the loop: what is left of the body follows it once more."""
+        loop, end, index = self.loop, self.body.terminator, self.body.args[0]
+        uses = [list(r.uses) for r in loop.results]
+        own = [op for op in order if op.parent is self.body]
+        here = Builder(before=loop)
+        more = reaches(here, loop.lo, self.hi, self.step)
+        step = number(here, self.step, index.type)
+        loop.set_operand(1, here.emit(ops.Select(
+            more, here.emit(ops.Sub(self.hi, step)), loop.lo)))
+        values = dict(zip(self.body.args[1:], loop.results, strict=True))
+        if any(index in _reads(op) for op in own):
+            now = carry(loop, loop.lo)
+            values[index] = loop.results[-1]
+            end.set_operands([*end.operands, Builder(before=end).emit(ops.Add(now, step))])
+        after = Builder(before=loop.next, loc=loop.loc)
+        for op in own:
+            copy = after.insert(op.clone(values))
+            if isinstance(copy, ops.MemdescIndex):
+                copy.ahead = -1
+        for i, found in enumerate(uses):
+            arg, final = self.body.args[1 + i], values.get(end.operands[i], end.operands[i])
+            for extent, counter in self.counters.items():
+                if arg is counter and found:
+                    final = later(after, loop.results[i], 1, extent)
+            for user, at in found:
+                user.set_operand(at, final)
 
     # -- one round of a stage -------------------------------------------------------------
 
@@ -200,7 +242,8 @@ class Expander:
         """An op once more, for a frame. Past the last iteration a condition may be poison."""
         copy = builder.insert(op.clone(frame.values))
         for x in copy.walk():
-            if isinstance(x, ops.If) and not any(a.isolated for a in x.ancestors()):
+            if isinstance(x, ops.If) and not any(a.isolated for a in x.ancestors()) and \
+                    not (self.peel and frame.stage == self.last - 1):
                 runs = self.runs(frame, Builder(before=copy, loc=builder.loc))
                 x.set_operand(0, Builder(before=x, loc=x.loc).emit(ops.And(x.cond, runs)))
         return copy
@@ -235,6 +278,10 @@ class Expander:
             if arg is counter:
                 return later(builder, self.starts[extent] if before else arg,
                              frame.ahead % extent, extent)
+        if arg.index - 1 in self.late and frame.stage == self.last - 1:
+            # What the last stage gives in this round; in the first one nothing has yet.
+            return self.loop.init[arg.index - 1] if before else \
+                self.body.terminator.operands[arg.index - 1]
         if arg.index and before:
             return frame.state.setdefault(arg.index - 1, self.loop.init[arg.index - 1])
         if arg.index:
@@ -271,8 +318,8 @@ class Expander:
         """Whether a frame has an iteration, where its index is that of one or the lower bound."""
         if frame.runs is not None:
             return frame.runs
-        index, hi, tests = frame.index, self.loop.hi, []
-        if index is self.loop.lo:
+        index, hi, tests = frame.index, self.hi, []
+        if index is self.loop.lo and not (self.peel and frame.ahead):
             tests.append(builder.emit(ops.Cmp(index, hi, predicate="lt")))
         if frame.ahead:
             tests.append(reaches(builder, index, hi, frame.ahead * self.step))
@@ -303,6 +350,36 @@ class Expander:
                 if v.op is not None and v.op.parent is self.body and v.op not in seen:
                     raise refuse(op, f"op_order puts it before the {v.op.name} that it needs")
             seen.add(op)
+
+
+def _enter(loop: ops.For) -> ops.If:
+    """Put a loop with a positive step into a branch taken if it has an iteration."""
+    then, other, following = Block(), Block(), loop.next
+    cond = Builder(before=loop, loc=loop.loc).emit(ops.Cmp(loop.lo, loop.hi, predicate="lt"))
+    uses = [(i, use) for i, r in enumerate(loop.results) for use in r.uses]
+    Builder(other).insert(ops.Yield(loop.init))
+    then.insert(loop.remove())
+    Builder(then).insert(ops.Yield(loop.results))
+    branch = Builder(before=following, loc=loop.loc).insert(ops.If(cond, then=then, orelse=other))
+    assert isinstance(branch, ops.If)
+    for i, (user, at) in uses:
+        user.set_operand(at, branch.results[i])
+    return branch
+
+
+def reading_stages(load: Op, last: int) -> set[int]:
+    """The stages in which a load's value is used."""
+    found, work = set[int](), [load.result]
+    while work:
+        for user in work.pop().users:
+            while user.parent is not load.parent:
+                assert user.parent is not None and user.parent.parent_op is not None
+                user = user.parent.parent_op
+            if floats(user):
+                work += user.results
+            else:
+                found.add(user.stage if 0 <= user.stage < last else last)
+    return found or {last}
 
 
 def refuse(op: Op, reason: str) -> ScheduleError:

@@ -7,7 +7,7 @@ from tilec.ir import ops
 from tilec.ir.core import Builder, Module, Op, Value
 from tilec.passes.ahead import Rules, buffer_type, dot_reads
 from tilec.passes.base import Pass
-from tilec.passes.expand import Expander, floats, refuse
+from tilec.passes.expand import Expander, reading_stages, refuse
 from tilec.passes.tma import load_by_tma
 
 
@@ -25,7 +25,7 @@ class Pipeline(Pass):
             for loop in reversed(loops):
                 blocks = [op for op in loop.body if isinstance(op, ops.DescriptorLoad)]
                 if blocks:
-                    load_by_tma(loop, blocks, func, module.attributes.get("target"))
+                    load_by_tma(loop, blocks, func, module)
                 elif early := _early(loop):
                     expander = Expander(loop)
                     for op in early:
@@ -58,7 +58,7 @@ def _into_buffers(load: ops.Load, expander: Expander) -> None:
     are stages from the copy to its last use, since that use may still go on in the next round."""
     for op in {op for read in dot_reads(load) for op in read}:
         op.stage, op.op_order = -1, 0  # a dot reads the buffer itself, in its own stage
-    readers = _reading_stages(load, expander.last)
+    readers = reading_stages(load, expander.last)
     if min(readers) <= load.stage:
         raise refuse(load, f"is buffered in stage {load.stage} and used in stage {min(readers)}, "
                         f"but takes a stage to arrive")
@@ -75,21 +75,6 @@ def _into_buffers(load: ops.Load, expander: Expander) -> None:
     pending = min(readers) - load.stage - 1
     expander.pending = pending if expander.pending is None else min(pending, expander.pending)
     _read_from(load, where)
-
-
-def _reading_stages(load: ops.Load, last: int) -> set[int]:
-    """The stages in which a load's value is used."""
-    found, work = set[int](), [load.result]
-    while work:
-        for user in work.pop().users:
-            while user.parent is not load.parent:
-                assert user.parent is not None and user.parent.parent_op is not None
-                user = user.parent.parent_op
-            if floats(user):
-                work += user.results
-            else:
-                found.add(user.stage if 0 <= user.stage < last else last)
-    return found or {last}
 
 
 def _read_from(load: ops.Load, where: Value) -> None:

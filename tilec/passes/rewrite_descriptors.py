@@ -33,6 +33,7 @@ class RewriteDescriptors(Pass):
             blocks = [op for op in func.walk() if isinstance(op, ops.DescriptorOp)]
             if not blocks:
                 continue
+            blocks = [_without_units(op) for op in blocks]
             kept, maps = blocks_for_tma(func, module.num_warps, target), TensorMaps(func, target)
             dots = [op for op in func.walk() if isinstance(op, ops.Dot)]
             why = {load: reason for dot in dots for load in (block_of(dot.a)[0], block_of(dot.b)[0])
@@ -44,6 +45,35 @@ class RewriteDescriptors(Pass):
                         "nothing else in such a kernel touches, go by TMA"
                     remark(op, "tma", f"this block moves by pointers: {reason}")
                     _rewrite(op)
+
+
+def _without_units(op: ops.DescriptorOp) -> ops.DescriptorOp:
+    """An op whose tile is a matrix, if its block is one of a tensor of more dimensions."""
+    units = len(op.block) - 2
+    if units < 1 or op.unit_dims or set(op.block[:units]) != {1} or \
+            isinstance(op, ops.DescriptorAtomic):
+        return op
+    here, shape = Builder(before=op, loc=op.loc), op.block[units:]
+    t = Tensor(shape, element_of(op.results[0].type if op.results else op.operands[1].type))
+    if isinstance(op, ops.DescriptorLoad):
+        new = ops.DescriptorLoad(op.base, op.place, block=op.block, unit_dims=units,
+                                 padding=op.padding)
+        here.insert(new)
+        for user in op.result.users:
+            if isinstance(user, ops.Reshape) and user.result.type == t:
+                user.replace_by([new.result])
+        if op.result.uses:
+            op.result.replace_by(here.emit(ops.Reshape(new.result, types=[op.result.type])))
+        op.erase()
+        return new
+    assert isinstance(op, ops.DescriptorStore)
+    made = op.value.op
+    value = made.x if isinstance(made, ops.Reshape | ops.ExpandDims) and made.x.type == t else \
+        here.emit(ops.Reshape(op.value, types=[t]))
+    stored = ops.DescriptorStore(op.base, value, op.place, block=op.block, unit_dims=units)
+    here.insert(stored)
+    op.erase()
+    return stored
 
 
 def _rewrite(op: ops.DescriptorOp) -> None:
@@ -66,16 +96,19 @@ class _Block:
 
     def __init__(self, op: ops.DescriptorOp) -> None:
         self.builder = Builder(before=op, loc=op.loc)
-        self.shape, self.base = op.block, op.base
+        self.shape, self.base = op.block[op.unit_dims:], op.base
         self.extents, self.strides, self.offsets = op.parts()
         self.wide = [self._cast(x, i64) for x in self.offsets]
+        self.units = op.unit_dims
 
     def pointers(self) -> Value:
         """The addresses of the elements."""
         emit, start, tile = self.builder.emit, self.base, None
         for d, (offset, stride) in enumerate(zip(self.wide, self.strides, strict=True)):
             start = emit(ops.AddPtr(start, emit(ops.Mul(offset, stride))))
-            index = self._cast(self._index(d), i64)
+            if d < self.units:
+                continue
+            index = self._cast(self._index(d - self.units), i64)
             term = self._whole(emit(ops.Mul(index, self._like(stride, index))))
             tile = term if tile is None else emit(ops.Add(tile, term))
         assert tile is not None
@@ -84,14 +117,20 @@ class _Block:
     def inside(self) -> Value:
         """Which elements lie within the tensor."""
         emit, mask = self.builder.emit, None
-        for d, (extent, offset) in enumerate(zip(self.extents, self.offsets, strict=True)):
+        for extent, offset in zip(self.extents[:self.units], self.offsets[:self.units]):
+            above = emit(ops.Cmp(offset, make_constant(self.builder, 0, i32), predicate="ge"))
+            below = emit(ops.Cmp(offset, extent, predicate="lt"))
+            part = self._splat(emit(ops.And(above, below)), self.shape)
+            mask = part if mask is None else emit(ops.And(mask, part))
+        for d, (extent, offset, wide) in enumerate(
+                zip(*(x[self.units:] for x in (self.extents, self.offsets, self.wide)))):
             index = self._index(d)
             # Cut to the block's extent, bounds fit i32, which tiles compare faster.
-            room = emit(ops.Sub(self._cast(extent, i64), self.wide[d]))
+            room = emit(ops.Sub(self._cast(extent, i64), wide))
             part = emit(ops.Cmp(index, self._bound(room, d), predicate="lt"))
             start = constant(offset)
             if start is None or start < 0:
-                before = emit(ops.Neg(self.wide[d]))
+                before = emit(ops.Neg(wide))
                 above = emit(ops.Cmp(index, self._bound(before, d), predicate="ge"))
                 part = emit(ops.And(part, above))
             part = self._whole(part)

@@ -13,6 +13,7 @@ from tilec.ir.origins import uses_in_block
 from tilec.ir.remarks import remark
 from tilec.passes.ahead import Rules
 from tilec.passes.base import Pass
+from tilec.passes.chain import chain_stages
 from tilec.passes.expand import ahead_sources
 
 
@@ -76,13 +77,17 @@ class _Scheduler:
         if any(ahead_sources(self.loop, load.operands) for load in loads):
             reason = reason or "a block's place depends on what is not computed ahead"
         self.loop.num_stages = 1 if reason else stages
+        alone = "the loop has one stage" if stages < 2 else chain_stages(self.loop, loads, stages) \
+            if not reason else reason
         for op in self.loop.body:
             if isinstance(op, ops.Load) and feeds_dot(op):
                 remark(op, "pipeline", "this load is not pipelined: TMA fills its loop's buffers")
         if reason:
             remark(self.loop, "pipeline", f"not pipelined: {reason}")
         else:
-            remark(self.loop, "pipeline", f"pipelined with {stages} stages", stages=stages)
+            remark(self.loop, "pipeline", f"pipelined with {stages} stages" + (
+                "" if alone else "; each first dot begins beside the round before's second"),
+                stages=stages)
 
     def assign(self, load: ops.Load) -> int:
         """Give a load, and those that it needs before, the earliest stages; its stage."""

@@ -47,7 +47,7 @@ def _store(op: ops.DescriptorStore, maps: TensorMaps, num_warps: int, first: boo
            ) -> None:
     groups, layout = num_warps // WARPGROUP_WARPS, layout_of(op.value.type)
     own = isinstance(layout, Mma) and layout.version == 3 and \
-        layout.warps_per_cta == (num_warps, 1) and op.block[0] == 64 * groups
+        layout.warps_per_cta == (num_warps, 1) and op.block[-2] == 64 * groups
     meet = ops.WarpgroupBarrier if own else ops.Barrier
     here = Builder(before=op, loc=op.loc)
     *rows, last = op.parts()[2]

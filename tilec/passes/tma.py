@@ -1,6 +1,7 @@
 """Loads of blocks by TMA: a loop's copies go through a ring of buffers; one mbarrier a slot says
 when its data is there. A slot is filled again at the end of the round after its own, when all warps
-have passed a barrier.
+have passed a barrier. Where loads have stages of their own, each has a ring, and a second mbarrier
+a slot says that it is empty: warpgroups do not wait for each other.
 """
 
 from __future__ import annotations
@@ -10,30 +11,36 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tilec.ir import ops
-from tilec.ir.core import Block, Builder, Func, Value
+from tilec.ir.core import Block, Builder, Func, Module, Op, Value
 from tilec.ir.layouts import SwizzledShared
+from tilec.ir.origins import uses_in_block
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps, buffer_type
 from tilec.ir.types import MemDesc, i32, i64
-from tilec.passes.expand import Expander, carry, later, number
+from tilec.passes.expand import Expander, carry, later, number, refuse
 from tilec.passes.nest import Cursor, Nest, give
 
+WARPGROUP_WARPS = 4
+ON_THE_WAY = (ops.ConvertLayout, ops.Trans)  # from a buffer to a dot
 _BARRIER = SwizzledShared(1, 1, 1, (0,))
 
 
 @dataclass
 class Ring:
-    """The buffers of a loop's loads, `slots` of each, with their mbarriers, set up before `at`."""
+    """The buffers of a loop's loads, `slots` of each, with their mbarriers, set up before `at`.
+    groups: how many warpgroups say that a slot is empty; 0 if a barrier of the CTA does."""
 
     loads: Sequence[ops.DescriptorLoad]
     slots: int
     maps: TensorMaps
     at: Builder
+    groups: int = 0
     tensor_maps: list[Value] = field(default_factory=list)
     buffers: list[Value] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.full = self.at.emit(ops.AllocShared(types=[MemDesc((self.slots, 1), i64, _BARRIER)]))
+        barriers = MemDesc((self.slots, 1), i64, _BARRIER)
+        self.full = self.at.emit(ops.AllocShared(types=[barriers]))
         self.full.name = "full"
         for load in self.loads:
             t = buffer_type(load, self.slots)
@@ -45,6 +52,10 @@ class Ring:
         for tensor_map in dict.fromkeys(self.tensor_maps):
             inside.insert(ops.PrefetchTensormap(tensor_map))
         inside.insert(ops.MbarrierInit(self.full))
+        if self.groups:
+            self.empty = self.at.emit(ops.AllocShared(types=[barriers]))
+            self.empty.name = "empty"
+            inside.insert(ops.MbarrierInit(self.empty, count=self.groups))
         inside.insert(ops.Yield())
         self.at.insert(ops.Elect(body=setup))
         self.at.insert(ops.Barrier())
@@ -57,29 +68,36 @@ class Ring:
                 here.emit(ops.Select(wrapped, number(here, 1, i32), number(here, 0, i32))))
 
     def copies(self, here: Builder, slot: Value, offsets: Sequence[Sequence[Value]],
-               predicate: Value | None = None) -> ops.Elect:
-        """One thread starts the copies into a slot."""
+               predicate: Value | None = None, phase: Value | None = None) -> ops.Elect:
+        """One thread starts the copies into a slot; with a phase, one of the last warpgroup, when
+        the slot's phase of that parity has emptied it."""
         ready = here.emit(ops.MemdescIndex(self.full, slot))
         views = [here.emit(ops.MemdescIndex(b, slot)) for b in self.buffers]
         body = Block()
         inside = Builder(body, loc=self.loads[0].loc)
+        if phase is not None:
+            inside.insert(ops.MbarrierWait(here.emit(ops.MemdescIndex(self.empty, slot)), phase))
         inside.insert(ops.MbarrierExpect(ready, bytes=sum(map(_bytes, views))))
         for load, tensor_map, view, at in zip(self.loads, self.tensor_maps, views, offsets,
                                               strict=True):
             inside.insert(ops.TmaLoad(tensor_map, view, ready, *at, loc=load.loc))
         inside.insert(ops.Yield())
-        elect = here.insert(ops.Elect(*([] if predicate is None else [predicate]), body=body))
-        assert isinstance(elect, ops.Elect)
+        elect = ops.Elect(*([] if predicate is None else [predicate]), body=body)
+        if phase is not None:
+            elect.warp, elect.by = WARPGROUP_WARPS * (self.groups - 1), "warp"
+        here.insert(elect)
         return elect
 
-    def read(self, here: Builder, slot: Value, parity: Value) -> None:
-        """Wait for a slot; users of the loads read it."""
-        here.insert(ops.MbarrierWait(here.emit(ops.MemdescIndex(self.full, slot)), parity))
+    def read(self, here: Builder, slot: Value, parity: Value) -> tuple[Op, list[Value]]:
+        """Wait for a slot; users of the loads read it. The wait and what is read."""
+        ready = here.emit(ops.MemdescIndex(self.full, slot))
+        wait = here.insert(ops.MbarrierWait(ready, parity))
         views = [here.emit(ops.MemdescIndex(buffer, slot)) for buffer in self.buffers]
         reads = [here.emit(ops.SharedLoad(view, types=[load.result.type], loc=load.loc))
                  for load, view in zip(self.loads, views, strict=True)]
         for load, read in zip(self.loads, reads, strict=True):
             load.replace_by([read])
+        return wait, reads
 
 
 def _bytes(view: Value) -> int:
@@ -88,19 +106,23 @@ def _bytes(view: Value) -> int:
     return prod(t.tile_shape) * t.element.bytes
 
 
-def load_by_tma(loop: ops.For, loads: Sequence[ops.DescriptorLoad], func: Func, target: object
+def load_by_tma(loop: ops.For, loads: Sequence[ops.DescriptorLoad], func: Func, module: Module
                 ) -> None:
     """Make the loads of a loop copies that run num_stages - 1 iterations ahead; in a nest that is
     to be flattened, on into the next iterations of the outer loop."""
-    slots, maps = max(loop.num_stages, 1), TensorMaps(func, target)
+    slots, maps = max(loop.num_stages, 1), TensorMaps(func, module.attributes.get("target"))
     nest = Nest(loop, [v for load in loads for v in load.parts()[2]])
     before = Builder(before=nest.outermost, loc=loop.loc)
-    flat = nest.flat and slots > 1
+    staged = any(load.stage >= 0 for load in loads)
+    flat = nest.flat and slots > 1 and not staged
     if nest.outers and nest.outers[-1].flatten:
+        why = nest.reason or f"the loop inside has {'stages of its own' if staged else 'one stage'}"
         remark(nest.outers[-1], "loop", "its loads run on from one iteration into the next" if flat
-               else f"not flattened: {nest.reason or 'the loop inside has one stage'}",
-               option="flatten")
+               else f"not flattened: {why}", option="flatten")
         nest.outers[-1].flatten = False
+    if staged:
+        _load_in_stages(nest, loads, maps, before, module.num_warps // WARPGROUP_WARPS)
+        return
     if flat:
         _run_on(nest, Ring(loads, slots, maps, before), before)
         return
@@ -117,8 +139,50 @@ def load_by_tma(loop: ops.For, loads: Sequence[ops.DescriptorLoad], func: Func, 
             elect.stage, elect.op_order = 0, 2
     end = Builder(before=loop.body.terminator, loc=loads[0].loc)
     end.insert(ops.Barrier(op_order=int(slots > 1)))
-    expander.run()
-    nest.tie(loop.results[count.index - 1])
+    nest.tie(expander.run().results[count.index - 1])
+
+
+def readers_of(load: ops.DescriptorLoad) -> list[Op]:
+    """What uses a block in its loop, as it is or transposed."""
+    return [op for _, op in uses_in_block(load.result, ON_THE_WAY)
+            if not isinstance(op, ON_THE_WAY)]
+
+
+def _load_in_stages(nest: Nest, loads: Sequence[ops.DescriptorLoad], maps: TensorMaps,
+                    before: Builder, groups: int) -> None:
+    """Each load runs ahead of its reader as its stage says, in `op_order`; after the loads of a
+    round, warpgroups release what they have read."""
+    loop = nest.inner
+    expander = Expander(loop, peel=True)
+    readers = {load: readers_of(load) for load in loads}
+    for load in loads:
+        if not all(isinstance(op, ops.Dot) for op in readers[load]):
+            raise refuse(load, "has a stage of its own, which only operands of dots can have")
+    stages = {load: {expander.stage_of(dot) for dot in dots} for load, dots in readers.items()}
+    for load in loads:
+        if len(stages[load]) != 1 or max(stages[load]) <= load.stage:
+            raise refuse(load, f"runs in stage {load.stage}, expected a stage before its readers', "
+                         f"which are {sorted(stages[load])}")
+    slots = max(max(stages[load]) - load.stage for load in loads) + 1
+    count = expander.counter(2 * slots, nest.thread(number(before, 0, i32)))
+    end = Builder(before=loop.body.terminator, loc=loop.loc)
+    last = max(x.op_order for load in loads for x in (load, *readers[load])) + 1
+    for load in loads:
+        (stage,), order = stages[load], min(dot.op_order for dot in readers[load])
+        ring = Ring([load], slots, maps, before, groups)
+        here = Builder(before=load, loc=load.loc)
+        slot, parity = ring.slot(here, count)
+        used = here.emit(ops.Xor(parity, number(here, 1, i32)))
+        elect = ring.copies(here, slot, [load.parts()[2]], phase=used)
+        elect.stage, elect.op_order = load.stage, load.op_order
+        empty = here.emit(ops.MemdescIndex(ring.empty, slot))
+        end.insert(ops.MbarrierArrive(empty, stage=stage, op_order=last))
+        wait, (read,) = ring.read(here, slot, parity)
+        wait.stage, wait.op_order = stage, order
+        for v, _ in uses_in_block(read, ON_THE_WAY):
+            assert v.op is not None
+            v.op.op_order = order
+    nest.tie(expander.run().results[count.index - 1])
 
 
 def _run_on(nest: Nest, ring: Ring, before: Builder) -> None:

@@ -14,10 +14,12 @@ from tilec.ir.types import Pointer, Scalar, Tensor, Type, i32, i64, refines, sca
 
 
 class DescriptorOp(Op):
-    """Base of the ops on a block; `block` are its extents."""
+    """Base of the ops on a block; `block` are its extents. unit_dims: how many leading ones, which
+    are 1, the tile does not have."""
 
     base: Value = operand()
     block: tuple[int, ...] = attr(tuple)
+    unit_dims: int = attr(int, 0)
 
     @property
     def place(self) -> tuple[Value, ...]:
@@ -30,18 +32,20 @@ class DescriptorOp(Op):
         return self.place[:rank], self.place[rank:2 * rank], self.place[2 * rank:]
 
     def _block_type(self) -> Tensor:
-        """The type of the block, after a check of the operands."""
+        """The type of the tile, after a check of the operands."""
         pointer, rank = self.base.type, len(self.block)
         if not isinstance(pointer, Pointer) or not isinstance(pointer.pointee, Scalar):
             raise self.fail(f"base is {pointer}, expected a pointer to numbers")
         if not 1 <= rank <= 5:
             raise self.fail(f"the block has {rank} dimensions, expected 1 to 5")
+        if not 0 <= self.unit_dims < rank or set(self.block[:self.unit_dims]) - {1}:
+            raise self.fail(f"unit_dims is {self.unit_dims} for a block of {list(self.block)}")
         want = [i32] * rank + [i64] * rank + [i32] * rank
         have = [v.type for v in self.operands[len(self.operands) - 3 * rank:]]
         if have != want:
             raise self.fail(f"the tensor and the block's place are ({', '.join(map(str, have))}), "
                             f"expected ({', '.join(map(str, want))})")
-        return Tensor(self.block, pointer.pointee)
+        return Tensor(self.block[self.unit_dims:], pointer.pointee)
 
     def _check_written(self, value: Value) -> None:
         t = self._block_type()

@@ -89,7 +89,9 @@ def _dot(op: ops.Dot) -> Needs:
     kept. Multiply-adds take any."""
     parent = layout_of(op.result.type)
     if not isinstance(parent, Mma) or parent.version == 3:
-        return [None, None, parent]  # wgmma reads them from shared memory
+        # wgmma reads them from shared memory, or one of another dot's results from registers.
+        have = layout_of(op.a.type)
+        return [have if isinstance(have, DotOperand) else None, None, parent]
     k_width = default_k_width(scalar_of(op.a.type))
     for index, value in ((1, op.b), (0, op.a)):
         have = layout_of(value.type)
