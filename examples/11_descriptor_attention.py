@@ -58,7 +58,7 @@ def attention_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.const
         values = v.load([head // SHARED, start, 0]).reshape(BN, D)
         acc = tl.dot(p.to(v.dtype), values, acc * rescale[:, None])
         top = new_top
-    out.store([head, first, 0], (acc / total[:, None]).reshape(1, BM, D))
+    out.store([head, first, 0], (acc * (1.0 / total)[:, None]).reshape(1, BM, D))
 
 
 def attention(q: Any, k: Any, v: Any, out: Any, causal: bool, block: tuple[int, int] = (128, 128),

@@ -127,10 +127,11 @@ def blocks_for_tma(func: Func, num_warps: int, target: Target) -> set[Op]:
     that has such dots stores, each of a tensor that nothing else in the kernel writes or, if it is
     stored, reads."""
     maps = TensorMaps(func, target)
-    loads = {load for op in func.walk()
-             if isinstance(op, ops.Dot) and wgmma_layout(op, num_warps, target, maps)
-             for load in (block_of(op.a)[0], block_of(op.b)[0])
-             if load is not None and load.parent is op.parent}
+    dots = [op for op in func.walk()
+            if isinstance(op, ops.Dot) and wgmma_layout(op, num_warps, target, maps)]
+    loads = {load for op in dots for load in (block_of(op.a)[0], block_of(op.b)[0])
+             if load is not None and (load.parent is op.parent or load.parent is func.body and
+                                      not maps.obstacle(load) and load.padding == "zero")}
     stores = {op for op in func.walk() if isinstance(op, ops.DescriptorStore)
               and not maps.obstacle(op)}
     roots = [(op, pointer_roots(op.base if isinstance(op, DescriptorOp) else op.ptr, func))

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Module, Op, Value
-from tilec.ir.layouts import DotOperand, Mma, same_layout
-from tilec.ir.ops.gpu import allocation
-from tilec.ir.tensor_maps import block_layout
-from tilec.ir.types import MemDesc, Scalar, Tensor, i1, layout_of, linear_shape, scalar_of
+from tilec.ir.types import Tensor, i1, layout_of
 from tilec.passes.base import Pass
 from tilec.passes.fold import constant, make_constant
+from tilec.passes.operands import Operands, just_after
 
 
 class AsyncDots(Pass):
@@ -24,9 +22,11 @@ class AsyncDots(Pass):
     def run(self, module: Module) -> None:
         for func in module.funcs:
             dots = [op for op in func.walk() if isinstance(op, ops.Dot) and _by_wgmma(op)]
-            places, blocks = _Places(), dict.fromkeys(op.parent for op in dots)
+            places = Operands(func, module.attributes.get("target"))
+            blocks = dict.fromkeys(op.parent for op in dots)
             for op in dots:
                 _begin(op, sum(x.parent is op.parent for x in dots) == 1, places)
+            places.read()
             for block in blocks:
                 assert block is not None
                 _delay(block)
@@ -37,11 +37,11 @@ def _by_wgmma(op: ops.Dot) -> bool:
     return getattr(layout, "version", 0) == 3
 
 
-def _begin(dot: ops.Dot, alone: bool, places: _Places) -> None:
+def _begin(dot: ops.Dot, alone: bool, places: Operands) -> None:
     here = Builder(before=dot, loc=dot.loc)
     a, b = (places.of(v, dot, here) for v in (dot.a, dot.b))
     # Of the buffers that this iteration reads, none is filled before the next one's products.
-    sums = alone and _only_sums(dot) and all(map(_staged, (a, b)))
+    sums = alone and _only_sums(dot) and all(map(places.keeps, (a, b)))
     fresh = [make_constant(here, False, i1)] if repr(constant(dot.c)) in ("0.0", "0") else []
     begun = here.emit(ops.Wgmma(a, b, _accumulator(dot), *fresh))
     begun.name = dot.result.name
@@ -66,14 +66,7 @@ def _accumulator(dot: ops.Dot) -> Value:
     c, t = dot.c, dot.result.type
     if layout_of(c.type) == layout_of(t):
         return c
-    return _just_after(c).emit(ops.ConvertLayout(c, types=[t]))
-
-
-def _just_after(value: Value) -> Builder:
-    """Inserts where a value is made."""
-    first = value.owner.first if isinstance(value.owner, Block) else value.owner.next
-    assert first is not None
-    return Builder(before=first, loc=first.loc)
+    return just_after(c).emit(ops.ConvertLayout(c, types=[t]))
 
 
 def _delay(block: Block) -> None:
@@ -104,11 +97,6 @@ def _wait_before(op: Op, held: Sequence[ops.WgmmaWait]) -> None:
         wait.replace_by([result])
 
 
-def _staged(buffer: Value) -> bool:
-    t = allocation(buffer).result.type
-    return isinstance(t, MemDesc) and t.stages > 1
-
-
 def _only_sums(dot: ops.Dot) -> bool:
     """Whether the dot adds to a value that its loop carries, and nothing else there looks at it."""
     loop = dot.parent.parent_op if dot.parent is not None else None
@@ -118,59 +106,11 @@ def _only_sums(dot: ops.Dot) -> bool:
     return list(dot.result.uses) == [(end, dot.c.index - 1)] and len(dot.c.uses) == 1
 
 
-def _in_registers(dot: ops.Dot) -> bool:
-    """Whether threads hold operand a as wgmma takes it."""
-    a, mma = dot.a.type, layout_of(dot.result.type)
-    assert isinstance(a, Tensor) and isinstance(mma, Mma)
-    return scalar_of(a).bits == 16 and a.layout is not None and \
-        same_layout(a.layout, DotOperand(mma, 0, 2), linear_shape(a.shape))
-
-
-class _Places:
-    """Where operands of dots lie; those that were there before the loop are stored for it once."""
-
-    def __init__(self) -> None:
-        self.stored: dict[Value, Value] = {}
-
-    def of(self, value: Value, dot: ops.Dot, here: Builder) -> Value:
-        """The buffer, or the view of one, that an operand was read from, or the operand itself if
-        wgmma takes it from registers."""
-        op = value.op
-        if value is dot.a and _in_registers(dot):
-            return value
-        if isinstance(op, ops.SharedLoad):
-            return op.buffer
-        if isinstance(op, ops.ConvertLayout):
-            return self.of(op.x, dot, here)
-        if isinstance(op, ops.Trans):
-            return here.emit(ops.MemdescTrans(self.of(op.x, dot, here), order=op.order))
-        return self.store(value)
-
-    def store(self, value: Value) -> Value:
-        """A buffer with a value, written where the value is made."""
-        if value not in self.stored:
-            t = value.type
-            assert isinstance(t, Tensor) and isinstance(t.element, Scalar)
-            layout = block_layout(t.shape, t.element)
-            assert layout is not None
-            here = _just_after(value)
-            buffer = here.emit(ops.AllocShared(types=[MemDesc(t.shape, t.element, layout)]))
-            buffer.name = value.name
-            if here.block is not None and here.block.parent_op is not None:
-                # Products of the round before may still read it.
-                here.insert(ops.Barrier())
-            here.insert(ops.SharedStore(buffer, value))
-            here.insert(ops.FenceAsync())
-            here.insert(ops.Barrier())
-            self.stored[value] = buffer
-        return self.stored[value]
-
-
 def _sweep(reads: Sequence[Op | None]) -> None:
     """Remove reads that nobody uses any more, with what they were read through."""
     for op in reads:
         if op is not None and op.parent is not None and not any(r.uses for r in op.results):
             sources = [v.op for v in op.operands]
-            if isinstance(op, (ops.SharedLoad, ops.Trans, ops.ConvertLayout)):
+            if isinstance(op, (ops.SharedLoad, ops.Trans, ops.ConvertLayout, ops.DescriptorLoad)):
                 op.erase()
                 _sweep(sources)

@@ -130,7 +130,8 @@ class Expander:
             if self.pending is not None and tick >= first_read:
                 self.before.insert(ops.AsyncWait(pending=self.pending))
             frames = [_Frame(s, self.loop.lo, tick - s, states[s]) for s in range(tick + 1)]
-            for op in self.early:
+            # Copies first: nothing has used their buffers yet.
+            for op in sorted(self.early, key=lambda op: not isinstance(op, ops.Elect)):
                 if op.stage <= tick:
                     self.emit(op, frames[op.stage], self.before)
             self.advance(frames, self.before)
