@@ -1,4 +1,4 @@
-"""Products of plain `tl` with descriptors (example 09) and the hand-written Hopper kernels of
+"""Kernels of plain `tl` with descriptors (examples 09 and 11) and the hand-written Hopper kernels of
 tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s, and ratios. Needs an H200 and torch.
 
 Every contender is checked against torch in float32 on a poisoned output first. Products of 4096 and
@@ -25,7 +25,12 @@ CALLS, REPS = 20, 7
 # (m, n, k): squares, and how the rate depends on k.
 MATMUL = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (1024, 1024, 1024),
           (8192, 8192, 512), (8192, 8192, 1024), (8192, 8192, 2048), (4096, 4096, 8192))
-ATTENTION = ((128, 4096), (32, 16384), (512, 1024))
+# (heads, rows, head dimension, causal)
+ATTENTION = ((128, 4096, 128, False), (128, 4096, 128, True), (32, 16384, 128, False),
+             (32, 16384, 128, True), (512, 1024, 128, False), (128, 4096, 64, False),
+             (128, 4096, 64, True), (64, 4096, 256, False), (64, 4096, 256, True))
+# Head dimension -> blocks of queries and keys, warps, stages.
+PLAIN_ATTENTION = {64: ((128, 64), 8, 4), 128: ((128, 128), 8, 2), 256: ((128, 64), 8, 2)}
 GRAPH_FLOPS = 2 * 4096**3  # products up to this are replayed from a graph
 
 
@@ -69,17 +74,23 @@ def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
     return case
 
 
-def attention_case(torch: Any, heads: int, n: int, d: int = 128) -> Case:
+def attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case:
     kernel, twin = tilec.load(FIXTURES / "attention_e1.tir"), triton_kernels()
+    example = common.load_example("11_descriptor_attention")
     q, k, v = (torch.randn(heads, n, d, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     out = torch.empty_like(q)
     sdpa, attention = torch.nn.functional.scaled_dot_product_attention, torch.nn.attention
-    few = [x[None, :4].float() for x in (q, k, v)]
-    expected = sdpa(*few)[0]
-    case = Case(f"attention bf16 {heads}x{n}x{d}", 4 * heads * n * n * d,
+    expected = sdpa(*(x[None, :4].float() for x in (q, k, v)), is_causal=causal)[0]
+    case = Case(f"attention bf16 {heads}x{n}x{d}{' causal' if causal else ''}",
+                4 * heads * n * n * d // (1 + causal),
                 lambda: out.fill_(math.nan), lambda got: near(torch, expected, 1e-2)(got[:4]))
     scale = d**-0.5 * math.log2(math.e)
     grid = min(multiprocessors(torch), heads * tilec.cdiv(n, 128))
+    block, warps, stages = PLAIN_ATTENTION[d]
+
+    def plain(_: int) -> Any:
+        example.attention(q, k, v, out, causal, block, warps, stages)
+        return out
 
     def ours(_: int) -> Any:
         kernel[grid](q, k, v, out, heads, n, scale)
@@ -87,18 +98,20 @@ def attention_case(torch: Any, heads: int, n: int, d: int = 128) -> Case:
 
     def theirs(block: tuple[int, int], warps: int, stages: int) -> Callable[[int], Any]:
         def launch(_: int) -> Any:
-            twin.attention(q, k, v, out, False, block, warps, stages)
+            twin.attention(q, k, v, out, causal, block, warps, stages)
             return out
         return launch
 
     def by_cudnn(_: int) -> Any:
         with attention.sdpa_kernel(attention.SDPBackend.CUDNN_ATTENTION):
-            return sdpa(q[None], k[None], v[None])[0]
+            return sdpa(q[None], k[None], v[None], is_causal=causal)[0]
 
-    case.run["gpu level"] = {"": ours}
+    case.run["plain tl"] = {"": plain}
+    if d == 128 and not causal:
+        case.run["gpu level"] = {"": ours}
     case.run["cuDNN"] = {"": by_cudnn}
     if twin is not None:
-        case.run["Triton"] = {"": theirs(*TRITON_ATTENTION[2])}
+        case.run["Triton"] = {"": theirs(*(TRITON_ATTENTION[2] if d < 256 else ((128, 64), 8, 2)))}
     return case
 
 

@@ -38,6 +38,7 @@ EXPECTED = {
     "07_attention": (2, ["causal, 2 x 150 x 32", "full, 2 x 150 x 32"]),
     "08_batched_matmul": (2, ["3 products of 50 x 70 x 40", "4 products of different shapes"]),
     "09_descriptor_matmul": (2, ["100 x 160 x 80 bfloat16"]),
+    "11_descriptor_attention": (2, ["causal, 4 x 150 x 64", "full, 4 x 150 x 64"]),
 }
 # Levels below tile reorder reductions and use the hardware's formulas for exp and division.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
@@ -107,6 +108,10 @@ def small(module, name):
     elif name == "09_descriptor_matmul":
         a, b, c = (np.ones(s, np.float16) for s in ((20, 24), (24, 16), (20, 16)))
         module.matmul(a, b, c, block=(16, 16, 16), num_warps=1)
+    elif name == "11_descriptor_attention":
+        q, k, v, out = (module.support.normal(i, heads, 40, 16).astype(np.float16)
+                        for i, heads in enumerate((2, 1, 1, 2)))
+        module.attention(q, k, v, out, True, (16, 16), num_warps=1)
     else:
         raise AssertionError(f"no small run of {name}")
 

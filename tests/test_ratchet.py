@@ -41,6 +41,11 @@ CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
                     tuple(TensorDescriptor(HALF, (WIDTH, WIDTH), (WIDTH, 1), block)
                           for block in ((128, 64), (64, 256), (128, 256))),
                     {"GROUP": 8, "num_warps": 8, "num_stages": 4}),
+    "descriptor attention": (
+        "11_descriptor_attention", "attention_kernel",
+        (*(TensorDescriptor(HALF, (128, WIDTH, 128), (WIDTH * 128, 128, 1), (1, 128, 128))
+           for _ in range(4)), 0.1),
+        {"SHARED": 1, "CAUSAL": True, "num_warps": 8, "num_stages": 2}),
 }
 # Kernels written at the gpu level.
 FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir"}

@@ -6,7 +6,6 @@ tensor cores work while threads do what lies between the two.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
 
 from tilec.ir import ops
 from tilec.ir.core import Op
@@ -16,10 +15,8 @@ from tilec.ir.wgmma import chained_operand
 from tilec.passes.tma import readers_of
 
 
-class Order(IntEnum):
-    """Where ops stand in a round."""
-
-    FIRST, SECOND, COPIES, RELEASE, BETWEEN, REST = range(1, 7)
+# Where ops stand in a round (op_order); slots are released after the copies.
+FIRST, SECOND, COPIES, _, BETWEEN, REST = range(1, 7)
 
 
 def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int) -> str:
@@ -45,13 +42,13 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int) -> 
               for kind in (False, True)}
     for op in early:
         op.stage = slots - 1
-        op.op_order = Order.FIRST if op in needed[False] else Order.BETWEEN
+        op.op_order = FIRST if op in needed[False] else BETWEEN
     for op in late:
         op.stage = slots
-        op.op_order = Order.SECOND if op in needed[True] else Order.REST
+        op.op_order = SECOND if op in needed[True] else REST
     for load in loads:
         load.stage = int(any(r in late for r in readers_of(load)))
-        load.op_order = Order.COPIES
+        load.op_order = COPIES
     loop.num_stages = slots + 1
     return ""
 

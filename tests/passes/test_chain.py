@@ -1,0 +1,270 @@
+"""Loops in which one dot's result is an operand of another, as in attention: rotated, in registers,
+by wgmma and TMA; right at every level, whatever the shapes, stages and schedules."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilec
+import tilec.language as tl
+from tests.support.faults import all_of, drop
+from tests.support.stages import stage_number
+from tilec.compiler import stages
+from tilec.errors import InterpreterError, ScheduleError, SimulatorError
+from tilec.ir import ops
+from tilec.ir.core import Module
+from tilec.ir.parser import parse
+from tilec.ir.printer import print_module
+from tilec.runtime.text import TextKernel
+from tilec.target import Target
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LEVELS = ("gpu", "lowered", "ptx")
+TARGET = Target.parse("sm_90a")
+
+
+def example() -> Any:
+    sys.path.insert(0, str(EXAMPLES))
+    spec = importlib.util.spec_from_file_location(
+        "descriptor_attention", EXAMPLES / "11_descriptor_attention.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def described(arrays: list[np.ndarray], rows: tuple[int, ...]) -> list[Any]:
+    return [tilec.TensorDescriptor.from_tensor(x, (1, b, x.shape[2]))
+            for x, b in zip(arrays, rows, strict=True)]
+
+
+CASES = [
+    # heads, shared, rows, columns, d, (BM, BN), warps, stages, causal, element
+    (2, 2, 100, 150, 64, (64, 64), 4, 2, False, ml_dtypes.bfloat16),
+    (2, 1, 150, 150, 64, (64, 64), 4, 3, True, ml_dtypes.bfloat16),
+    (1, 1, 130, 300, 128, (128, 128), 8, 2, False, np.float16),
+    (1, 1, 200, 200, 128, (128, 64), 8, 4, True, ml_dtypes.bfloat16),
+    (4, 4, 64, 7, 32, (64, 32), 4, 2, False, np.float16),
+    (1, 1, 140, 260, 64, (128, 128), 8, 3, False, ml_dtypes.bfloat16),
+    (1, 1, 130, 130, 256, (128, 64), 8, 2, True, ml_dtypes.bfloat16),
+    (1, 1, 64, 64, 32, (64, 16), 4, 1, True, np.float16),
+]
+
+
+def inputs(rng, heads, shared, rows, columns, d, element) -> list[np.ndarray]:
+    return [rng.standard_normal((n, m, d)).astype(np.float32).astype(element)
+            for n, m in ((heads, rows), (heads // shared, columns), (heads // shared, columns))]
+
+
+@pytest.mark.parametrize(
+    ("heads", "shared", "rows", "columns", "d", "block", "warps", "stages", "causal", "element"),
+    CASES)
+def test_attention(heads, shared, rows, columns, d, block, warps, stages, causal, element, rng
+                   ) -> None:
+    attention = example()
+    arrays = inputs(rng, heads, shared, rows, columns, d, element)
+    want = attention.reference(*(x.astype(np.float64) for x in arrays), causal)
+    bm, bn = block
+    for level in ("tile", *LEVELS):
+        out = np.full((heads, rows, d), np.nan, element)
+        args = [*described([*arrays, out], (bm, bn, bn, bm)), 1 / math.sqrt(d)]
+        made = attention.attention_kernel.warmup(
+            *args, SHARED=shared, CAUSAL=causal, grid=(1,), num_warps=warps, num_stages=stages,
+            target="sm_90a")
+        text = made.asm["gpu"]
+        assert "tile.dot" not in text and "tile.load" not in text
+        assert text.count("gpu.wgmma(") == (4 if stages > 1 else 2)
+        made.run(args, (tilec.cdiv(rows, bm), heads), level, seed=stages)
+        rough = 2e-2 if element is ml_dtypes.bfloat16 else 3e-3
+        np.testing.assert_allclose(out.astype(np.float64), want, 0, rough, err_msg=level)
+
+
+@tilec.jit
+def linear(q, k, v, start, out, lo, hi, TURNED: tl.constexpr):
+    """out = start + sum of relu(q k') v over the keys from lo to hi, blocks of q by a persistent
+    program. TURNED: v lies transposed."""
+    BM: tl.constexpr = q.block_shape[0]
+    BN: tl.constexpr = k.block_shape[0]
+    for tile in tl.range(tl.program_id(0), tl.cdiv(q.shape[0], BM), tl.num_programs(0)):
+        queries = q.load([tile * BM, 0])
+        acc = start.load([tile * BM, 0])
+        steps = 0
+        for i in range(lo, hi, BN):
+            s = tl.dot(queries, tl.trans(k.load([i, 0])))
+            s = tl.where((i + tl.arange(0, BN) < hi)[None, :], s, 0.0)
+            p = tl.maximum(s, 0.0).to(q.dtype)
+            values = tl.trans(v.load([0, i])) if TURNED else v.load([i, 0])
+            acc = tl.dot(p, values, acc)
+            steps += 1
+        out.store([tile * BM, 0], acc + steps)
+
+
+def linear_case(rng, rows, columns, lo, hi, stages, turned=False, warps=4, blocks=(64, 32)):
+    d, (bm, bn) = 64, blocks
+    q, k, v = (rng.integers(-2, 3, (n, d)).astype(np.float16) for n in (rows, columns, columns))
+    start = rng.integers(-9, 9, (rows, d)).astype(np.float32)
+    out = np.full((rows, d), np.nan, np.float32)
+    scores = np.maximum(q.astype(np.float64) @ k.astype(np.float64).T, 0)
+    scores[:, :lo] = scores[:, hi:] = 0
+    want = start + scores @ v.astype(np.float64) + len(range(lo, hi, bn))
+    d_of = tilec.TensorDescriptor.from_tensor
+    args = [d_of(q, (bm, d)), d_of(k, (bn, d)),
+            d_of(np.ascontiguousarray(v.T), (d, bn)) if turned else d_of(v, (bn, d)),
+            d_of(start, (bm, d)), d_of(out, (bm, d)), lo, hi]
+    made = linear.warmup(*args, TURNED=turned, grid=(1,), num_warps=warps, num_stages=stages,
+                         target="sm_90a")
+    return made, args, out, want
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(0, 0), (7, 5), (0, 1), (16, 48), (0, 33), (32, 176)])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_rounds_of_a_loop_in_a_loop(lo, hi, stages, rng) -> None:
+    """No round, one, and more than there are slots; the ring goes on from tile to tile. All numbers
+    are whole, so that results are exact."""
+    made, args, out, want = linear_case(rng, 200, 176, lo, hi, stages)
+    assert made.asm["gpu"].count("gpu.wgmma(") == 4
+    for level in ("tile", *LEVELS):
+        out[:] = np.nan
+        made.run(args, (2,), level, seed=lo + hi)
+        np.testing.assert_array_equal(out, want, level)
+
+
+@pytest.mark.parametrize(("warps", "blocks"), [(4, (64, 64)), (8, (128, 16)), (8, (64, 64))])
+def test_transposed_second_operand(warps, blocks, rng) -> None:
+    made, args, out, want = linear_case(rng, 130, 160, 0, 160, 2, True, warps, blocks)
+    for level in LEVELS:
+        out[:] = np.nan
+        made.run(args, (3,), level, seed=warps)
+        np.testing.assert_array_equal(out, want, level)
+
+
+def test_stages_change_no_bit(rng) -> None:
+    attention, results = example(), {"lowered": set(), "ptx": set()}
+    arrays = inputs(rng, 2, 2, 130, 200, 64, ml_dtypes.bfloat16)
+    for stages, level in itertools.product((1, 2, 3, 4), ("lowered", "ptx")):
+        out = np.full((2, 130, 64), np.nan, ml_dtypes.bfloat16)
+        args = [*described([*arrays, out], (64, 32, 32, 64)), 0.125]
+        made = attention.attention_kernel.warmup(
+            *args, SHARED=2, CAUSAL=False, grid=(1,), num_warps=4, num_stages=stages,
+            target="sm_90a")
+        made.run(args, (3, 2), level)
+        results[level].add(out.tobytes())
+    assert [len(found) for found in results.values()] == [1, 1]
+
+
+def test_what_ptxas_makes_of_it() -> None:
+    """No spills, nothing serialised, no exchange of the second operand; both products of a round
+    begin before either is waited for."""
+    attention = example()
+    signature = {name: f"tensordesc<bf16[1, {rows}, 128]>:16"
+                 for name, rows in (("q", 128), ("k", 128), ("v", 128), ("out", 128))}
+    made = tilec.compile(attention.attention_kernel, signature | {"scale": "fp32"},
+                         {"SHARED": 1, "CAUSAL": True}, target="sm_90a", num_warps=8, num_stages=2)
+    linked = TextKernel(parse(made.asm["gpu"])).compiled.linked
+    assert linked is not None and linked.n_spills == linked.stack == 0
+    assert "C75" not in linked.log
+    loop = made.asm["gpu"].partition("scf.for")[2].partition("scf.yield(%")[0]
+    assert "convert_layout" not in made.asm["gpu"] and "gpu.barrier" not in loop
+    begun = [line.split("(")[0].split()[-1] for line in loop.splitlines() if "gpu.wgmma" in line]
+    assert begun == ["gpu.wgmma", "gpu.wgmma", "gpu.wgmma_wait"]
+
+
+# -- schedules ----------------------------------------------------------------------------------
+
+def flat(args: list[Any]) -> list[Any]:
+    """The parameters that a kernel's IR has for its arguments."""
+    out: list[Any] = []
+    for x in args:
+        if isinstance(x, tilec.TensorDescriptor):
+            out += [x.array, *x.shape, *x.strides[:-1]]
+        else:
+            out.append(x)
+    return out
+
+
+def through(module: Module, first: str, last: str) -> Module:
+    """A module after the pass `first` as it is after `last`, in place."""
+    start = stage_number(first, "tile" if first == "dce" else None)
+    level = "lowered" if last == "insert_barriers" else "gpu"
+    for _ in stages(module, TARGET, start=start, stop_at=level, until=stage_number(last) + 1):
+        pass
+    return module
+
+
+def scheduled(rng) -> tuple[Module, list[Any], np.ndarray, np.ndarray]:
+    """The small kernel after `schedule`, and a launch of it."""
+    made, args, out, want = linear_case(rng, 64, 128, 0, 128, 2)
+    return through(parse(made.asm["tile"]), "dce", "schedule"), flat(args), out, want
+
+
+def test_the_schedule_prints_and_may_be_edited(rng) -> None:
+    """Copies in the first stages, first dot and what follows from it, second dot; a load of the
+    second operand may as well come a stage earlier."""
+    module, args, out, want = scheduled(rng)
+    loads, dots = all_of(module, ops.DescriptorLoad), all_of(module, ops.Dot)
+    assert [x.stage for x in loads if isinstance(x.parent.parent_op, ops.For)
+            and x.parent.parent_op.num_stages] == [0, 1]
+    assert [x.stage for x in dots] == [1, 2]
+    edited = parse(print_module(module))
+    all_of(edited, ops.DescriptorLoad)[-1].stage = 0
+    for m in (module, edited):
+        through(m, "schedule", "insert_barriers")
+        out[:] = np.nan
+        TextKernel(m).run(args, (1,), "lowered", 3)
+        np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda loads, dots: setattr(loads[-1], "stage", 2), "runs in stage 2, expected a stage before"),
+    (lambda loads, dots: setattr(dots[0], "stage", 2), "in stage 2|needs its result|before"),
+    (lambda loads, dots: setattr(dots[1], "op_order", 0), "op_order puts it before"),
+])
+def test_schedules_that_cannot_be(change, message, rng) -> None:
+    module, *_ = scheduled(rng)
+    change(all_of(module, ops.DescriptorLoad), all_of(module, ops.Dot))
+    with pytest.raises(ScheduleError, match=message):
+        try:
+            through(module, "schedule", "pipeline")
+        except Exception as e:
+            raise (e.__cause__ or e) from None
+
+
+def caught(module: Module, args: list[Any], out: np.ndarray, want: np.ndarray) -> bool:
+    """Whether the interpreter stops, or the simulator does, or the result is wrong."""
+    for level, seed in (("lowered", 0), ("lowered", 1), ("ptx", 2)):
+        out[:] = np.nan
+        try:
+            TextKernel(module).run(args, (1,), level, seed)
+        except (InterpreterError, SimulatorError):
+            return True
+        if not np.array_equal(out, want):
+            return True
+    return False
+
+
+def test_what_is_dropped_is_missed(rng) -> None:
+    """Waits, arrivals, fences and barriers, each left out in turn."""
+    made, args, out, want = linear_case(rng, 256, 160, 0, 160, 2, False, 8, (128, 32))
+    whole = through(parse(made.asm["tile"]), "dce", "insert_barriers")
+    args, silent, tried = flat(args), [], 0
+    for cls in (ops.MbarrierWait, ops.MbarrierArrive, ops.MbarrierExpect, ops.MbarrierInit,
+                ops.TmaLoad, ops.FenceAsync, ops.Barrier):
+        for index in range(len(all_of(whole, cls))):
+            module = whole.clone()
+            drop(cls, index)(module)
+            tried += 1
+            if not caught(module, args, out, want):
+                silent.append((cls.name, index))
+    # Each tile begins with a barrier of all threads, which stands in for these.
+    assert tried > 30 and silent == [("gpu.mbarrier_wait", 0), ("gpu.mbarrier_wait", 1),
+                                     ("gpu.mbarrier_wait", 2), ("gpu.barrier", 0),
+                                     ("gpu.barrier", 1)]
