@@ -1,5 +1,5 @@
-"""Kernels of plain `tl` with descriptors (examples 09 and 11) and the hand-written Hopper kernels of
-tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s, and ratios. Needs an H200 and torch.
+"""Kernels of plain `tl` with descriptors (examples 09 and 11) and the hand-written Hopper kernels
+of tests/lit/fixtures beside cuBLAS, cuDNN and Triton: TFLOP/s, and ratios. Needs an H200 and torch.
 
 Every contender is checked against torch in float32 on a poisoned output first. Products of 4096 and
 below are replayed from a CUDA graph; larger ones and attention come in bursts.

@@ -89,12 +89,13 @@ def test_attention(heads, shared, rows, columns, d, block, warps, stages, causal
 
 
 @tilec.jit
-def linear(q, k, v, start, out, lo, hi, TURNED: tl.constexpr):
+def linear(q, k, v, start, out, lo, hi, TURNED: tl.constexpr, FLAT: tl.constexpr):
     """out = start + sum of relu(q k') v over the keys from lo to hi, blocks of q by a persistent
-    program. TURNED: v lies transposed."""
+    program. TURNED: v lies transposed. FLAT: the nest is to be flattened, which it cannot be."""
     BM: tl.constexpr = q.block_shape[0]
     BN: tl.constexpr = k.block_shape[0]
-    for tile in tl.range(tl.program_id(0), tl.cdiv(q.shape[0], BM), tl.num_programs(0)):
+    for tile in tl.range(tl.program_id(0), tl.cdiv(q.shape[0], BM), tl.num_programs(0),
+                         flatten=FLAT):
         queries = q.load([tile * BM, 0])
         acc = start.load([tile * BM, 0])
         steps = 0
@@ -120,8 +121,8 @@ def linear_case(rng, rows, columns, lo, hi, stages, turned=False, warps=4, block
     args = [d_of(q, (bm, d)), d_of(k, (bn, d)),
             d_of(np.ascontiguousarray(v.T), (d, bn)) if turned else d_of(v, (bn, d)),
             d_of(start, (bm, d)), d_of(out, (bm, d)), lo, hi]
-    made = linear.warmup(*args, TURNED=turned, grid=(1,), num_warps=warps, num_stages=stages,
-                         target="sm_90a")
+    made = linear.warmup(*args, TURNED=turned, FLAT=lo == 0, grid=(1,), num_warps=warps,
+                         num_stages=stages, target="sm_90a")
     return made, args, out, want
 
 
@@ -150,11 +151,11 @@ def test_transposed_second_operand(warps, blocks, rng) -> None:
 def test_stages_change_no_bit(rng) -> None:
     attention, results = example(), {"lowered": set(), "ptx": set()}
     arrays = inputs(rng, 2, 2, 130, 200, 64, ml_dtypes.bfloat16)
-    for stages, level in itertools.product((1, 2, 3, 4), ("lowered", "ptx")):
+    for depth, level in itertools.product((1, 2, 3, 4), ("lowered", "ptx")):
         out = np.full((2, 130, 64), np.nan, ml_dtypes.bfloat16)
         args = [*described([*arrays, out], (64, 32, 32, 64)), 0.125]
         made = attention.attention_kernel.warmup(
-            *args, SHARED=2, CAUSAL=False, grid=(1,), num_warps=4, num_stages=stages,
+            *args, SHARED=2, CAUSAL=False, grid=(1,), num_warps=4, num_stages=depth,
             target="sm_90a")
         made.run(args, (3, 2), level)
         results[level].add(out.tobytes())
@@ -176,6 +177,56 @@ def test_what_ptxas_makes_of_it() -> None:
     assert "convert_layout" not in made.asm["gpu"] and "gpu.barrier" not in loop
     begun = [line.split("(")[0].split()[-1] for line in loop.splitlines() if "gpu.wgmma" in line]
     assert begun == ["gpu.wgmma", "gpu.wgmma", "gpu.wgmma_wait"]
+
+
+@tilec.jit
+def unusual(q, k, v, out, n, KIND: tl.constexpr):
+    """Loops with chained dots that are not rotated, or whose rounds hand on what is unusual."""
+    BM: tl.constexpr = q.block_shape[0]
+    BN: tl.constexpr = k.block_shape[0]
+    queries = q.load([0, 0])
+    acc = tl.zeros((BM, 64), tl.float32)
+    old, older = acc, acc
+    for i in range(0, n, BN):
+        keys = k.load([i, 0])
+        if KIND == "needs the second":
+            s = tl.dot((queries + acc * 0.5).to(q.dtype), tl.trans(keys))
+        else:
+            s = tl.dot(queries, tl.trans(keys))
+        if KIND == "same block":
+            values = keys
+        else:
+            values = v.load([i, 0])
+        if KIND == "also by threads":
+            s += tl.sum(keys.to(tl.float32), 1)[None, :]
+        if KIND == "loop inside":
+            for _ in range(2):
+                s += 1.0
+        if KIND == "hands on":
+            s += tl.sum(older, 1)[:, None]
+        older = old
+        acc = tl.dot(s.to(q.dtype), values, acc)
+        old = acc
+    out.store([0, 0], acc + older)
+
+
+@pytest.mark.parametrize("kind", ["needs the second", "same block", "also by threads",
+                                  "loop inside", "hands on"])
+def test_other_loops(kind, rng) -> None:
+    """All numbers are whole and small, so that results are exact at every level and depth."""
+    q, k, v = (rng.integers(-1, 2, (n, 64)).astype(np.float16) for n in (64, 100, 100))
+    q[:, 3:] = 0
+    d = tilec.TensorDescriptor.from_tensor
+    results = {}
+    for depth, level in itertools.product((1, 2, 3), ("tile", *LEVELS)):
+        out = np.full((64, 64), np.nan, np.float32)
+        args = [*(d(x, (b, 64)) for x, b in ((q, 64), (k, 32), (v, 32), (out, 64))), 100]
+        made = unusual.warmup(*args, KIND=kind, grid=(1,), num_warps=4, num_stages=depth,
+                              target="sm_90a")
+        made.run(args, (1,), level)
+        results[depth, level] = out
+    for got in results.values():
+        np.testing.assert_array_equal(got, results[1, "tile"])
 
 
 # -- schedules ----------------------------------------------------------------------------------
@@ -224,7 +275,7 @@ def test_the_schedule_prints_and_may_be_edited(rng) -> None:
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda loads, dots: setattr(loads[-1], "stage", 2), "runs in stage 2, expected a stage before"),
+    (lambda loads, dots: setattr(loads[-1], "stage", 2), "in stage 2, expected a stage before"),
     (lambda loads, dots: setattr(dots[0], "stage", 2), "in stage 2|needs its result|before"),
     (lambda loads, dots: setattr(dots[1], "op_order", 0), "op_order puts it before"),
 ])

@@ -14,7 +14,6 @@ from tilec.ir.types import layout_of
 from tilec.ir.wgmma import chained_operand
 from tilec.passes.tma import readers_of
 
-
 # Where ops stand in a round (op_order); slots are released after the copies.
 FIRST, SECOND, COPIES, _, BETWEEN, REST = range(1, 7)
 
@@ -31,25 +30,41 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int) -> 
     if not second:
         return "no dot's result is an operand of another"
     late = _users(loop, second)
-    early = _users(loop, [dot for dot in dots if dot not in late])
-    if any(not op.pure and op not in loads and not op.terminator for op in loop.body):
-        return "the loop does more than to read and compute"
-    if any(not isinstance(r, ops.Dot) or not _by_wgmma(r) for load in loads
-           for r in readers_of(load)):
-        return "not only dots read the blocks"
-    early -= late
-    needed = {kind: _needed(loop, [dot for dot in dots if (dot in late) == kind])
-              for kind in (False, True)}
+    early = _users(loop, [dot for dot in dots if dot not in late]) - late
+    first, then = (_needed(loop, [dot for dot in dots if (dot in late) == kind])
+                   for kind in (False, True))
+    if reason := _obstacle(loop, loads, late, first):
+        return reason
     for op in early:
         op.stage = slots - 1
-        op.op_order = FIRST if op in needed[False] else BETWEEN
+        op.op_order = FIRST if op in first else BETWEEN
     for op in late:
         op.stage = slots
-        op.op_order = SECOND if op in needed[True] else REST
+        op.op_order = SECOND if op in then else REST
     for load in loads:
         load.stage = int(any(r in late for r in readers_of(load)))
         load.op_order = COPIES
     loop.num_stages = slots + 1
+    return ""
+
+
+def _obstacle(loop: ops.For, loads: list[ops.DescriptorLoad], late: set[Op], first: set[Op]
+              ) -> str:
+    """Why the second dots of a round cannot run beside the first ones of the next."""
+    if any(not op.pure and op not in loads and not op.terminator for op in loop.body):
+        return "the loop does more than to read and compute"
+    if any(isinstance(x, ops.For | ops.While) for op in loop.body for x in op.walk()):
+        return "there is a loop in it"
+    for load in loads:
+        readers = readers_of(load)
+        if any(not isinstance(r, ops.Dot) or not _by_wgmma(r) for r in readers):
+            return "not only dots read the blocks"
+        if len({r in late for r in readers}) > 1:
+            return "first and second dots read the same block"
+    given = {arg for arg, v in zip(loop.body.args[1:], loop.body.terminator.operands, strict=True)
+             if v.op in late}
+    if any(v in given for op in first for x in op.walk() for v in x.operands):
+        return "a first dot needs what a second one gave"
     return ""
 
 

@@ -77,17 +77,17 @@ class _Scheduler:
         if any(ahead_sources(self.loop, load.operands) for load in loads):
             reason = reason or "a block's place depends on what is not computed ahead"
         self.loop.num_stages = 1 if reason else stages
-        alone = "the loop has one stage" if stages < 2 else chain_stages(self.loop, loads, stages) \
-            if not reason else reason
         for op in self.loop.body:
             if isinstance(op, ops.Load) and feeds_dot(op):
                 remark(op, "pipeline", "this load is not pipelined: TMA fills its loop's buffers")
         if reason:
             remark(self.loop, "pipeline", f"not pipelined: {reason}")
-        else:
-            remark(self.loop, "pipeline", f"pipelined with {stages} stages" + (
-                "" if alone else "; each first dot begins beside the round before's second"),
-                stages=stages)
+            return
+        alone = "it has one stage" if stages < 2 else \
+            self.rules.of_loop(stages + 1) or chain_stages(self.loop, loads, stages)
+        remark(self.loop, "pipeline", f"pipelined with {stages} stages" + (
+            "" if alone else "; first dots begin beside the second ones of the round before"),
+            stages=stages)
 
     def assign(self, load: ops.Load) -> int:
         """Give a load, and those that it needs before, the earliest stages; its stage."""
