@@ -24,7 +24,7 @@ from tilec.ir.types import (
 )
 from tilec.passes.fold import constant
 from tilec.passes.global_accesses import GlobalAccesses
-from tilec.target import Target
+from tilec.target import DEFAULT, Target
 
 
 class Rules:
@@ -40,6 +40,12 @@ class Rules:
     @cached_property
     def _axis(self) -> AxisAnalysis:
         return AxisAnalysis(self.func)
+
+    def registers(self) -> int:
+        """The most registers a thread can have."""
+        attributes = self.module.attributes
+        return Target.parse(attributes.get("target", DEFAULT)).registers(
+            self.module.num_warps, int(attributes.get("maxnreg", 0)))
 
     def of_loop(self, stages: int) -> str:
         """Why nothing in this loop can start early."""
