@@ -80,9 +80,9 @@ def hopper(result: Result) -> str:
     intro = prose(f"**wgmma and TMA**: TFLOP/s of plain `tl` with descriptors (example 09) and of "
                   f"the kernels written at the gpu level, over those of each peer (more is "
                   f"better). {result}.")
-    ways, peers = ("plain tl", "gpu level"), ("cuBLAS", "cuDNN", "Triton")
+    ways, peers = ("plain tl", "gpu level"), ("cuBLAS", "cuDNN", "FlashAttention-2", "Triton")
     ratios = [f"{way} / {peer}" for way in ways for peer in peers
-              if any(row[f"{way} / {peer}"] for row in result.rows)]
+              if any(row.get(f"{way} / {peer}") for row in result.rows)]
     rows = [[row["case"], *(row[way] for way in ways), *(row[r] for r in ratios)]
             for row in result.rows]
     slower = [f"{row['case']} ({r}: {row[r]})" for row in result.rows for r in ratios

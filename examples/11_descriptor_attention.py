@@ -23,13 +23,22 @@ import tilec
 import tilec.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+# Rows of lse and delta are stored up to a multiple of so many, so that blocks need no masks.
+PADDED = tl.constexpr(128)
+
+
+@tilec.jit
+def padded(head, rows):
+    """Where a head's rows of lse and delta begin."""
+    return head * (tl.cdiv(rows, PADDED) * PADDED)
 
 
 @tilec.jit
 def attention_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.constexpr, lse=None):
     """softmax(scale * q k') v. q, out: (heads, rows, D) in blocks (1, BM, D); k, v:
     (heads / SHARED, columns, D) in blocks (1, BN, D). One program for BM rows of one head.
-    lse: (heads, rows), the logarithms to base 2 of the sums of exp(scale * q k'), if wanted."""
+    lse: (heads, padded rows), the logarithms to base 2 of the sums of exp(scale * q k'), if wanted;
+    infinity past the last row, so that p is 0 there."""
     BM: tl.constexpr = q.block_shape[1]
     BN: tl.constexpr = k.block_shape[1]
     D: tl.constexpr = q.block_shape[2]
@@ -69,7 +78,8 @@ def attention_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.const
     out.store([head, first, 0], (acc * (1.0 / sums)[:, None]).reshape(1, BM, D))
     if lse is not None:
         rows = first + tl.arange(0, BM)
-        tl.store(lse + head * q.shape[1] + rows, top + tl.log2(sums), mask=rows < q.shape[1])
+        tl.store(lse + padded(head, q.shape[1]) + rows,
+                 tl.where(rows < q.shape[1], top + tl.log2(sums), float("inf")))
 
 
 @tilec.jit
@@ -79,8 +89,7 @@ def row_products_kernel(out, dout, delta):
     head, first = tl.program_id(1), tl.program_id(0) * BM
     product = out.load([head, first, 0]).to(tl.float32) * dout.load([head, first, 0])
     rows = first + tl.arange(0, BM)
-    tl.store(delta + head * out.shape[1] + rows, tl.sum(product, 2).reshape(BM),
-             mask=rows < out.shape[1])
+    tl.store(delta + padded(head, out.shape[1]) + rows, tl.sum(product, 2).reshape(BM))
 
 
 @tilec.jit
@@ -96,9 +105,9 @@ def grad_queries_kernel(q, k, v, dout, dq, lse, delta, scale, SHARED: tl.constex
     queries = q.load([head, first, 0]).reshape(BM, D)
     douts = dout.load([head, first, 0]).reshape(BM, D)
     rows = first + tl.arange(0, BM)
-    at = head * q.shape[1] + rows
-    log_sum = tl.load(lse + at, mask=rows < q.shape[1], other=float("inf"))
-    product = tl.load(delta + at, mask=rows < q.shape[1], other=0.0)
+    at = padded(head, q.shape[1]) + rows
+    log_sum = tl.load(lse + at)
+    product = tl.load(delta + at)
     acc = tl.zeros((BM, D), tl.float32)
     end = k.shape[1]
     seen = end
@@ -142,10 +151,9 @@ def grad_keys_values_kernel(q, k, v, dout, dk, dv, lse, delta, scale, SHARED: tl
             queries = q.load([head, start, 0]).reshape(BM, D)
             douts = dout.load([head, start, 0]).reshape(BM, D)
             rows = start + tl.arange(0, BM)
-            at = head * q.shape[1] + rows
-            # No row past the end adds anything: there p is 0.
-            log_sum = tl.load(lse + at, mask=rows < q.shape[1], other=float("inf"))
-            product = tl.load(delta + at, mask=rows < q.shape[1], other=0.0)
+            at = padded(head, q.shape[1]) + rows
+            log_sum = tl.load(lse + at)
+            product = tl.load(delta + at)
             s = tl.dot(keys, tl.trans(queries))
             dp = tl.dot(values, tl.trans(douts))
             if CAUSAL:
@@ -159,10 +167,15 @@ def grad_keys_values_kernel(q, k, v, dout, dk, dv, lse, delta, scale, SHARED: tl
     dv.store([tl.program_id(1), first, 0], dv_acc.reshape(1, BN, D))
 
 
+def padded_rows(rows: int) -> int:
+    """Columns of lse and delta."""
+    return tilec.cdiv(rows, PADDED.value) * PADDED.value
+
+
 def attention(q: Any, k: Any, v: Any, out: Any, causal: bool, block: tuple[int, int] = (128, 128),
               num_warps: int = 8, num_stages: int = 2, lse: Any = None) -> Any:
     """out = attention of q, out (heads, rows, D) and k, v (fewer heads or as many, columns, D), all
-    contiguous; returns the kernel. lse: float32 (heads, rows), for `gradients`."""
+    contiguous; returns the kernel. lse: float32 (heads, padded_rows(rows)), for `gradients`."""
     heads, rows, d = q.shape
     described = [tilec.TensorDescriptor.from_tensor(x, (1, block[x is k or x is v], d))
                  for x in (q, k, v, out)]
@@ -175,8 +188,8 @@ def gradients(q: Any, k: Any, v: Any, out: Any, dout: Any, lse: Any, delta: Any,
               dv: Any, causal: bool, blocks: tuple[tuple[int, int], ...] = ((128, 64), (64, 128)),
               num_warps: int = 8, num_stages: tuple[int, int] = (2, 2)) -> None:
     """dq, dk, dv = the gradients of a loss by q, k, v if dout is that by out; shapes as in
-    `attention`, which has made out and lse. delta: float32 (heads, rows), for the sums of
-    out * dout. blocks and num_stages: (BM, BN) and stages for dq, and for dk and dv."""
+    `attention`, which has made out and lse. delta: float32 like lse, for the sums of out * dout.
+    blocks and num_stages: (BM, BN) and stages for dq, and for dk and dv."""
     heads, rows, d = q.shape
     shared, scale, of_keys = heads // k.shape[0], 1.0 / math.sqrt(d), (k, v, dk, dv)
 
@@ -184,7 +197,7 @@ def gradients(q: Any, k: Any, v: Any, out: Any, dout: Any, lse: Any, delta: Any,
         return [tilec.TensorDescriptor.from_tensor(
             x, (1, block[any(x is y for y in of_keys)], d)) for x in arrays]
 
-    row_products_kernel[(tilec.cdiv(rows, 64), heads)](
+    row_products_kernel[(padded_rows(rows) // 64, heads)](
         *described((64, 64), out, dout), delta)
     options = {"SHARED": shared, "CAUSAL": causal, "num_warps": num_warps}
     grad_queries_kernel[(tilec.cdiv(rows, blocks[0][0]), heads)](
@@ -227,7 +240,7 @@ def main(heads: int = 4, shared: int = 2, n_ctx: int = 150, d: int = 64) -> None
             support.normal(i, heads // (shared if i in (1, 2) else 1), n_ctx, d), "bfloat16")
             for i in range(4))
         out, dq, dk, dv = (support.poisoned(tuple(x.shape), "bfloat16") for x in (q, q, k, v))
-        lse, delta = (support.poisoned((heads, n_ctx), "float32") for _ in range(2))
+        lse, delta = (support.poisoned((heads, padded_rows(n_ctx)), "float32") for _ in range(2))
         kind = "causal" if causal else "full"
         attention(q, k, v, out, causal, block=(64, 64), num_warps=4, lse=lse)
         support.check(f"attention, {kind}, {case}", out,
