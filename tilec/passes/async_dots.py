@@ -97,7 +97,7 @@ def _passes(op: Op, held: Sequence[ops.WgmmaWait]) -> bool:
     """Whether an op may run while products are under way."""
     looks = any(v.op in held for x in op.walk() for v in x.operands)
     tiles = any(isinstance(v.type, Tensor) for v in (*op.operands, *op.results))
-    brings = isinstance(op, (ops.Wgmma, ops.MbarrierWait, ops.Elect))
+    brings = isinstance(op, (ops.Wgmma, ops.MbarrierWait, ops.Elect, ops.Load))
     return not looks and (brings or op.pure and not tiles and not op.regions or
                           _computes(op, held))
 
