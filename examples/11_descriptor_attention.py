@@ -179,7 +179,8 @@ def attention(q: Any, k: Any, v: Any, out: Any, causal: bool, block: tuple[int, 
     heads, rows, d = q.shape
     described = [tilec.TensorDescriptor.from_tensor(x, (1, block[x is k or x is v], d))
                  for x in (q, k, v, out)]
-    return attention_kernel[(tilec.cdiv(rows, block[0]), heads)](
+    all_rows = rows if lse is None else padded_rows(rows)
+    return attention_kernel[(tilec.cdiv(all_rows, block[0]), heads)](
         *described, 1.0 / math.sqrt(d), SHARED=heads // k.shape[0], CAUSAL=causal, lse=lse,
         num_warps=num_warps, num_stages=num_stages)
 
