@@ -157,16 +157,18 @@ def both(q, k, v, weights, out, n):
         out.store([tile * BM, 0], acc)
 
 
-def both_case(rng, n, depth, **options):
+def both_case(rng, n, depth, warps=4, **options):
+    bm = 16 * warps
     q, k, v = (rng.integers(-2, 3, (m, 64)).astype(np.float16) for m in (150, n, n))
     weights, out = rng.integers(-3, 4, n).astype(np.float32), np.full((150, 64), np.nan, np.float32)
     wide = [x.astype(np.float64) for x in (q, k, v)]
     s, t = (wide[0] @ x.T for x in wide[1:])
     want = np.maximum(np.maximum(2 * s + weights, 0), t) @ wide[1]
     args = [*(tilec.TensorDescriptor.from_tensor(x, (b, 64))
-              for x, b in ((q, 64), (k, 32), (v, 32))), weights,
-            tilec.TensorDescriptor.from_tensor(out, (64, 64)), n]
-    made = both.warmup(*args, grid=(1,), num_warps=4, num_stages=depth, target="sm_90a", **options)
+              for x, b in ((q, bm), (k, 32), (v, 32))), weights,
+            tilec.TensorDescriptor.from_tensor(out, (bm, 64)), n]
+    made = both.warmup(*args, grid=(1,), num_warps=warps, num_stages=depth, target="sm_90a",
+                       **options)
     return made, args, out, want
 
 
@@ -447,3 +449,18 @@ def test_what_is_dropped_is_missed(rng) -> None:
     assert tried > 30 and silent == [("gpu.mbarrier_wait", 0), ("gpu.mbarrier_wait", 1),
                                      ("gpu.mbarrier_wait", 2), ("gpu.barrier", 0),
                                      ("gpu.barrier", 1)]
+
+
+@pytest.mark.parametrize("registers", [0, 96])
+def test_what_is_dropped_of_blocks_read_twice(registers, rng) -> None:
+    """As above; only waits for an empty slot pass, since the interpreter's warpgroups keep step."""
+    made, args, out, want = both_case(rng, 160, 2, 8, maxnreg=registers)
+    whole, args = through(parse(made.asm["tile"]), "dce", "insert_barriers"), flat(args)
+    for cls in (ops.MbarrierWait, ops.MbarrierArrive, ops.MbarrierExpect, ops.TmaLoad):
+        for index, op in enumerate(all_of(whole, cls)):
+            assert op.parent is not None
+            if cls is ops.MbarrierWait and isinstance(op.parent.parent_op, ops.Elect):
+                continue
+            module = whole.clone()
+            drop(cls, index)(module)
+            assert caught(module, args, out, want), (cls.name, index)
