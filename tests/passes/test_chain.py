@@ -201,6 +201,45 @@ def test_products_in_turn(rng) -> None:
 
 
 @tilec.jit
+def beside(q, k, v, out, other, n):
+    """out = sum of relu(q k') k, other = sum of twice q v'."""
+    queries = q.load([0, 0])
+    acc = tl.zeros((64, 64), tl.float32)
+    rest = tl.zeros((64, 32), tl.float32)
+    for i in range(0, n, 32):
+        keys = k.load([i, 0])
+        s = tl.dot(queries, tl.trans(keys))
+        t = tl.dot(queries, tl.trans(v.load([i, 0])))
+        acc = tl.dot(tl.maximum(s, 0.0).to(q.dtype), keys, acc)
+        rest = rest * 0.5 + t
+    out.store([0, 0], acc)
+    other.store([0, 0], rest)
+
+
+@pytest.mark.parametrize("registers", [0, 64])
+def test_no_operand_is_made_beside_a_product(registers, rng) -> None:
+    q, k, v = (rng.integers(-2, 3, (m, 64)).astype(np.float16) for m in (64, 96, 96))
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    want = np.maximum(wide[0] @ wide[1].T, 0) @ wide[1]
+    t = (wide[0] @ wide[2].T).reshape(64, 3, 32)
+    out, other = (np.full(s, np.nan, np.float32) for s in ((64, 64), (64, 32)))
+    args = [*(tilec.TensorDescriptor.from_tensor(x, (b, x.shape[1]))
+              for x, b in ((q, 64), (k, 32), (v, 32), (out, 64), (other, 64))), 96]
+    made = beside.warmup(*args, grid=(1,), num_warps=4, num_stages=2, target="sm_90a",
+                         maxnreg=registers)
+    if registers:
+        loop = made.asm["gpu"].partition("scf.for")[2].partition("scf.yield(%")[0]
+        found = re.findall(r"(wgmma\w*)\(.*?(pending|$)", loop, re.M)
+        assert found == [("wgmma", ""), ("wgmma_wait", ""), ("wgmma", ""), ("wgmma_wait", ""),
+                         ("wgmma", ""), ("wgmma_wait", "")]
+    for level in LEVELS:
+        out[:], other[:] = np.nan, np.nan
+        made.run(args, (1,), level)
+        np.testing.assert_array_equal(out, want, level)
+        np.testing.assert_array_equal(other, t[:, 0] / 4 + t[:, 1] / 2 + t[:, 2], level)
+
+
+@tilec.jit
 def linear(q, k, v, start, out, lo, hi, TURNED: tl.constexpr, FLAT: tl.constexpr):
     """out = start + sum of relu(q k') v over the keys from lo to hi, blocks of q by a persistent
     program. TURNED: v lies transposed. FLAT: the nest is to be flattened, which it cannot be."""

@@ -72,18 +72,31 @@ def _accumulator(dot: ops.Dot) -> Value:
 def _delay(block: Block) -> None:
     """Wait for the products that begin one after another when the last one has begun, just before
     something looks at one, or gives their buffers away. Products that have no operand in registers
-    go on while threads compute with the results of those before them."""
+    go on while threads compute with the results of those before them, but end before one begins
+    of which threads have made registers meanwhile (C7513, C7515)."""
     held: list[ops.WgmmaWait] = []
+    made = set[Op]()  # while they are under way
     for op in block:
         if isinstance(op, ops.WgmmaWait) and isinstance(op.prev, ops.Wgmma) and not op.pending:
             held.append(op)
-        elif held and not _passes(op, held):
+        elif held and (not _passes(op, held) or _needs(op, made)):
             used = {v.op for v in op.operands}
             done = max((i + 1 for i, wait in enumerate(held) if wait in used), default=0)
             if not done or not _computes(op, held[done:]):
                 done = len(held)
             _wait_before(op, held[:done], len(held) - done)
             held = held[done:]
+        if held:
+            made.add(op)
+        else:
+            made.clear()
+
+
+def _needs(op: Op, made: set[Op]) -> bool:
+    """Whether a product begins with what others have made, but for a constant zero."""
+    return isinstance(op, ops.Wgmma) and any(
+        v.op in made and isinstance(v.type, Tensor) and not isinstance(v.op, ops.Constant)
+        for v in op.operands)
 
 
 def _computes(op: Op, held: Sequence[ops.WgmmaWait]) -> bool:
