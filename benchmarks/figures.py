@@ -92,7 +92,7 @@ def hopper(result: Result) -> str:
                   f"(examples 06, 09, 11, 12), of the explicit level (example 10) and of kernels "
                   f"written at the gpu level; ws: with warp specialisation. The ratios are plain "
                   f"`tl` over a peer (more is better). {result}.")
-    peers = ("cuBLAS", "cuDNN", "Triton", "copy")
+    peers = ("cuBLAS", "cuDNN", "FlashAttention-2", "Triton", "copy")
     ways = ("plain tl", "plain tl ws", "explicit", "gpu level", "gpu level ws", *peers)
     rows = [[row["case"], *(row[way] for way in ways),
              *(row[f"plain tl / {peer}"] for peer in peers)] for row in result.rows]

@@ -22,7 +22,7 @@ from tilec.runtime.text import TextKernel
 FIXTURES = common.ROOT / "tests" / "lit" / "fixtures"
 # ws: warp specialisation. explicit: tilec.language.gpu, example 10.
 OURS = ("plain tl", "plain tl ws", "explicit", "gpu level", "gpu level ws")
-PEERS = ("cuBLAS", "cuDNN", "Triton", "copy")
+PEERS = ("cuBLAS", "cuDNN", "FlashAttention-2", "Triton", "copy")
 Tile = tuple[tuple[int, int, int], int, int]
 # Tile, warps, stages: the first whose tiles there are enough of for half of the multiprocessors.
 POINTERS: tuple[Tile, ...] = (((128, 256, 64), 8, 3), ((128, 128, 64), 4, 3))
@@ -38,6 +38,13 @@ ATTENTION = ((128, 4096, 128, False), (128, 4096, 128, True), (32, 16384, 128, F
              (128, 4096, 64, True), (64, 4096, 256, False), (64, 4096, 256, True))
 # Head dimension -> blocks of queries and keys, warps, stages.
 PLAIN_ATTENTION = {64: ((128, 64), 8, 4), 128: ((128, 128), 8, 2), 256: ((128, 64), 8, 2)}
+# The same of the backward pass, which counts five products.
+GRADIENTS = ((128, 4096, 128, False), (128, 4096, 128, True), (32, 16384, 128, True),
+             (128, 4096, 64, False), (128, 4096, 64, True))
+# Head dimension -> for dq, and for dk and dv: blocks of queries and keys; stages.
+PLAIN_GRADIENTS = {64: (((128, 64), (64, 128)), (3, 3)), 128: (((128, 64), (64, 128)), (2, 2))}
+TRITON_GRADIENTS = (((128, 32), 4, 5), ((128, 32), 8, 3), ((128, 64), 8, 3), ((128, 64), 8, 2),
+                    ((64, 64), 4, 3))  # SIDE and STEP, warps, stages
 GRAPH_FLOPS = 2 * 4096**3  # products up to this are replayed from a graph
 
 
@@ -201,16 +208,66 @@ def attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case
     return case
 
 
-def checked(case: Case) -> dict[str, Callable[[int], Any]]:
-    """The contenders whose results are right; ours must be."""
+def gradients_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case:
+    twin, example = triton_kernels(), common.load_example("11_descriptor_attention")
+    q, k, v, dout = (torch.randn(heads, n, d, device="cuda", dtype=torch.bfloat16)
+                     for _ in range(4))
+    out, *grads = (torch.empty_like(q) for _ in range(4))
+    lse, delta = (torch.empty(heads, example.padded_rows(n), device="cuda") for _ in range(2))
+    sdpa, attention = torch.nn.functional.scaled_dot_product_attention, torch.nn.attention
+    leaves = [x[None, :4].float().requires_grad_() for x in (q, k, v)]
+    expected = torch.autograd.grad(sdpa(*leaves, is_causal=causal), leaves, dout[None, :4].float())
+
+    def right(got: Any) -> bool:
+        return all(near(torch, want[0], 1e-2)(x[:4]) for x, want in zip(got, expected, strict=True))
+
+    case = Case(f"gradients bf16 {heads}x{n}x{d}{' causal' if causal else ''}",
+                10 * heads * n * n * d // (1 + causal),
+                lambda: [x.fill_(math.nan) for x in (*grads, delta)], right)
+    example.attention(q, k, v, out, causal, *PLAIN_ATTENTION[d], lse=lse)
+    blocks, stages = PLAIN_GRADIENTS[d]
+
+    def plain(_: int) -> Any:
+        example.gradients(q, k, v, out, dout, lse, delta, *grads, causal, blocks, 8, stages)
+        return grads
+
+    def theirs(block: tuple[int, int], warps: int, stages: int) -> Callable[[int], Any]:
+        def launch(_: int) -> Any:
+            twin.attention_gradients(q, k, v, out, dout, lse, delta, *grads, causal, block, warps,
+                                     stages)
+            return grads
+        return launch
+
+    def by_torch(backend: Any) -> Callable[[int], Any]:
+        inputs = [x[None].detach().requires_grad_() for x in (q, k, v)]
+        with attention.sdpa_kernel(backend):
+            result = sdpa(*inputs, is_causal=causal)
+        return lambda _: [x[0] for x in torch.autograd.grad(result, inputs, dout[None],
+                                                            retain_graph=True)]
+
+    case.run["plain tl"] = {"": plain}
+    case.run["cuDNN"] = {"": by_torch(attention.SDPBackend.CUDNN_ATTENTION)}
+    case.run["FlashAttention-2"] = {"": by_torch(attention.SDPBackend.FLASH_ATTENTION)}
+    if twin is not None:
+        case.run["Triton"] = {str(option): theirs(*option) for option in TRITON_GRADIENTS}
+    return case
+
+
+def checked(torch: Any, case: Case) -> dict[str, Callable[[int], Any]]:
+    """The contenders whose results are right, each with its best option; ours must be."""
     out = {}
     for family, options in case.run.items():
-        launch = options[""]
-        case.poison()
-        if case.verify(launch(0)):
-            out[family] = launch
-        else:
-            print(f"{case.name}: {family} is wrong", flush=True)
+        right = {}
+        for option, launch in options.items():
+            case.poison()
+            if case.verify(launch(0)):
+                right[option] = launch
+            else:
+                print(f"{case.name}: {family} {option} is wrong", flush=True)
+        if right:
+            times = common.time_bursts(torch, right, 2, 3, 0) if len(right) > 1 else \
+                dict.fromkeys(right, 0.0)
+            out[family] = right[min(times, key=times.__getitem__)]
     return out
 
 
@@ -229,7 +286,7 @@ def replayed(torch: Any, launch: Callable[[int], Any]) -> Callable[[int], Any]:
 
 def measured(torch: Any, case: Case) -> list[str]:
     """One line of the table."""
-    contenders = checked(case)
+    contenders = checked(torch, case)
     if case.traffic <= GRAPH_FLOPS:
         graphs = {name: replayed(torch, launch) for name, launch in contenders.items()}
         seconds = {name: t / CALLS for name, t in
@@ -255,7 +312,8 @@ def main() -> None:
     makers = [*((matmul_case, shape) for shape in MATMUL), (fp8_case, (8192, 8192, 8192)),
               (decode_case, (16, 8192, 8192)),
               *((pointers_case, shape) for shape in BY_POINTERS),
-              *((attention_case, shape) for shape in ATTENTION)]
+              *((attention_case, shape) for shape in ATTENTION),
+              *((gradients_case, shape) for shape in GRADIENTS)]
     rows: list[list[str]] = []
     for make, shape in makers:
         if flags.only in f"{make.__name__} {'x'.join(map(str, shape))}":

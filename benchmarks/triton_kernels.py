@@ -268,3 +268,102 @@ def attention(q, k, v, out, causal, block, warps, stages):
     attention_kernel[(triton.cdiv(n_ctx, block[0]), heads)](
         q, k, v, out, n_ctx, d, n_ctx * d, d**-0.5, BM=block[0], BN=block[1], D=d, CAUSAL=causal,
         num_warps=warps, num_stages=stages)
+
+
+@triton.jit
+def row_products_kernel(out_ptr, dout_ptr, delta_ptr, BM: tl.constexpr, D: tl.constexpr):
+    rows = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+    at = rows[:, None] * D + tl.arange(0, D)[None, :]
+    product = tl.load(out_ptr + at).to(tl.float32) * tl.load(dout_ptr + at)
+    tl.store(delta_ptr + rows, tl.sum(product, 1))
+
+
+@triton.jit
+def add_queries(dk, dv, k, v, q_ptr, dout_ptr, lse_ptr, delta_ptr, lo, hi, cols, stride, scale,
+                BM: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr):
+    dims = tl.arange(0, D)
+    for start in range(lo, hi, BM):
+        rows = start + tl.arange(0, BM)
+        at = rows[:, None] * stride + dims[None, :]
+        q = tl.load(q_ptr + at)
+        dout = tl.load(dout_ptr + at)
+        p = tl.exp2(tl.dot(k, tl.trans(q)) * scale - tl.load(lse_ptr + rows)[None, :])
+        if MASKED:
+            p = tl.where(rows[None, :] >= cols[:, None], p, 0.0)
+        dv = tl.dot(p.to(dout.dtype), dout, dv)
+        dp = tl.dot(v, tl.trans(dout))
+        ds = p * (dp - tl.load(delta_ptr + rows)[None, :])
+        dk = tl.dot(ds.to(q.dtype), q, dk)
+    return dk, dv
+
+
+@triton.jit
+def add_keys(dq, q, dout, lse, delta, k_ptr, v_ptr, lo, hi, rows, stride, scale,
+             BN: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr):
+    dims = tl.arange(0, D)
+    for start in range(lo, hi, BN):
+        cols = start + tl.arange(0, BN)
+        at = cols[:, None] * stride + dims[None, :]
+        k = tl.load(k_ptr + at)
+        v = tl.load(v_ptr + at)
+        p = tl.exp2(tl.dot(q, tl.trans(k)) * scale - lse[:, None])
+        if MASKED:
+            p = tl.where(rows[:, None] >= cols[None, :], p, 0.0)
+        ds = p * (tl.dot(dout, tl.trans(v)) - delta[:, None])
+        dq = tl.dot(ds.to(k.dtype), k, dq)
+    return dq
+
+
+@triton.jit
+def attention_gradients_kernel(q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr, dk_ptr,
+                               dv_ptr, n_ctx, stride, scale, SIDE: tl.constexpr,
+                               STEP: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr):
+    """One program for the keys and values, then the queries, of a block of SIDE; the other side
+    comes in steps. Needs n_ctx divisible by SIDE."""
+    first = tl.program_id(0) * SIDE
+    head = tl.program_id(1).to(tl.int64) * n_ctx
+    block = first + tl.arange(0, SIDE)
+    dims = tl.arange(0, D)
+    q_ptr += head * stride
+    k_ptr += head * stride
+    v_ptr += head * stride
+    dout_ptr += head * stride
+    lse_ptr += head
+    delta_ptr += head
+    log_scale = scale * 1.4426950408889634
+    at = block[:, None] * stride + dims[None, :]
+    k = tl.load(k_ptr + at)
+    v = tl.load(v_ptr + at)
+    dk = tl.zeros((SIDE, D), tl.float32)
+    dv = tl.zeros((SIDE, D), tl.float32)
+    whole = 0
+    if CAUSAL:
+        dk, dv = add_queries(dk, dv, k, v, q_ptr, dout_ptr, lse_ptr, delta_ptr, first, first + SIDE,
+                             block, stride, log_scale, STEP, D, True)
+        whole = first + SIDE
+    dk, dv = add_queries(dk, dv, k, v, q_ptr, dout_ptr, lse_ptr, delta_ptr, whole, n_ctx, block,
+                         stride, log_scale, STEP, D, False)
+    tl.store(dk_ptr + head * stride + at, (dk * scale).to(k.dtype))
+    tl.store(dv_ptr + head * stride + at, dv.to(k.dtype))
+    q = tl.load(q_ptr + at)
+    dout = tl.load(dout_ptr + at)
+    lse = tl.load(lse_ptr + block)
+    delta = tl.load(delta_ptr + block)
+    dq = tl.zeros((SIDE, D), tl.float32)
+    end = n_ctx
+    if CAUSAL:
+        dq = add_keys(dq, q, dout, lse, delta, k_ptr, v_ptr, first, first + SIDE, block, stride,
+                      log_scale, STEP, D, True)
+        end = first
+    dq = add_keys(dq, q, dout, lse, delta, k_ptr, v_ptr, 0, end, block, stride, log_scale, STEP, D,
+                  False)
+    tl.store(dq_ptr + head * stride + at, (dq * scale).to(q.dtype))
+
+
+def attention_gradients(q, k, v, out, dout, lse, delta, dq, dk, dv, causal, block, warps, stages):
+    """lse: the logarithms to base 2 of the sums of exp(scale * q k'). block: SIDE and STEP."""
+    heads, n_ctx, d = q.shape
+    row_products_kernel[(heads * n_ctx // 128,)](out, dout, delta, BM=128, D=d)
+    attention_gradients_kernel[(n_ctx // block[0], heads)](
+        q, k, v, dout, lse, delta, dq, dk, dv, n_ctx, d, d**-0.5, SIDE=block[0], STEP=block[1],
+        D=d, CAUSAL=causal, num_warps=warps, num_stages=stages)

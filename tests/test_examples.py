@@ -41,7 +41,8 @@ EXPECTED = {
     "08_batched_matmul": (2, ["3 products of 50 x 70 x 40", "4 products of different shapes"]),
     "09_descriptor_matmul": (3, ["100 x 160 x 80 bfloat16", "13 x 160 x 304"]),
     "10_explicit_matmul": (2, ["200 x 160 x 80 bfloat16"]),
-    "11_descriptor_attention": (2, ["causal, 4 x 150 x 64", "full, 4 x 150 x 64"]),
+    "11_descriptor_attention": (8, ["attention, causal, 4 x 150 x 64", "dq, full, 4 x 150 x 64",
+                                    "dk, causal, 4 x 150 x 64", "dv, full, 4 x 150 x 64"]),
     "12_fp8_matmul": (1, ["100 x 160 x 208 e4m3"]),
     "13_long_rows": (22, ["softmax, 6 x 32768 bfloat16", "gradient, 9 x 781 float16",
                           "cross-entropy with gradient, 3 x 20000 float32"]),
@@ -116,9 +117,13 @@ def small(module, name):
         a, b, c = (np.ones(s, np.float16) for s in ((20, 24), (24, 16), (20, 16)))
         module.matmul(a, b, c, block=(16, 16, 16), num_warps=1)
     elif name == "11_descriptor_attention":
-        q, k, v, out = (module.support.normal(i, heads, 40, 16).astype(np.float16)
-                        for i, heads in enumerate((2, 1, 1, 2)))
+        q, k, v, dout, out, dq, dk, dv = (
+            module.support.normal(i, heads, 40, 16).astype(np.float16)
+            for i, heads in enumerate((2, 1, 1, 2, 2, 2, 1, 1)))
+        lse, delta = (np.full((2, 128), np.nan, np.float32) for _ in range(2))
         module.attention(q, k, v, out, True, (16, 16), num_warps=1)
+        module.attention(q, k, v, out, True, (32, 16), num_warps=1, lse=lse)
+        module.gradients(q, k, v, out, dout, lse, delta, dq, dk, dv, True, ((16, 16), (16, 16)), 1)
     elif name == "13_long_rows":
         module.check_kernels(3, 781, "float16", 2e-3)
         module.check_kernels(2, 1000, "bfloat16", 2e-2, how=(2, 1, 0))  # in blocks

@@ -63,6 +63,16 @@ CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
                  {"GROUP": 8, "STAGES": 4, "num_warps": 8}),
 }
 CASES["descriptors by roles"] = (*CASES["descriptors"][:3], CASES["descriptors"][3] | {"WS": True})
+# The same shapes backward: q, k, v, dout and what is stored; then lse, delta and the scale.
+CASES |= {
+    name: ("11_descriptor_attention", kernel,
+           (*(TensorDescriptor(HALF, (128, WIDTH, 128), (WIDTH * 128, 128, 1), (1, rows, 128))
+              for rows in blocks), SINGLE, SINGLE, 0.1),
+           {"SHARED": 1, "CAUSAL": True, "num_warps": 8, "num_stages": 2})
+    for name, kernel, blocks in (
+        ("gradient of queries", "grad_queries_kernel", (128, 64, 64, 128, 128)),
+        ("gradients of keys and values", "grad_keys_values_kernel", (64, 128, 128, 64, 128, 128)))
+}
 # Kernels written at the gpu level.
 FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir",
             "gemm by roles": "gemm_c_e2.tir", "attention F3nf": "attention_f3nf.tir"}

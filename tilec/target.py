@@ -39,11 +39,17 @@ class Target:
     warp_size = 32
     max_threads = 1024
     max_registers = 255
+    sm_registers = 65536
 
     @staticmethod
     def parse(name: str) -> Target:
         """The target called `name` ("sm_90a", or 90); TilecError if tilec does not know it."""
         return _parse(str(name))
+
+    def registers(self, num_warps: int, asked: int = 0) -> int:
+        """The most registers a thread can have. asked: the limit of a launch, or 0."""
+        return min(self.max_registers, self.sm_registers // (num_warps * self.warp_size),
+                   asked or self.max_registers)
 
     @property
     def has_bf16_arith(self) -> bool:

@@ -75,3 +75,69 @@ def launches(count: int) -> None:
 
 def test_many_launches() -> None:
     in_process(launches, 10_000)
+
+
+# (BM, BN) for dq, and for dk and dv; head dimension, warps, most stages
+GRADIENT_TILES = [(((64, 64), (64, 64)), 64, 4, 3), (((128, 64), (64, 128)), 128, 8, 2),
+                  (((128, 128), (64, 128)), 128, 8, 2), (((128, 64), (128, 128)), 64, 8, 2)]
+
+
+def run_gradients(inputs: list[np.ndarray], sums: list[np.ndarray], causal: bool, tile: int,
+                  stages: int) -> list[np.ndarray]:
+    """dq, dk and dv. inputs: q, k, v, dout; sums: lse and delta."""
+    blocks, d, warps, _ = GRADIENT_TILES[tile]
+    example = load_example("11_descriptor_attention")
+    (heads, rows, _), (shared_heads, columns, _) = inputs[0].shape, inputs[1].shape
+    there: list[Any] = [OnDevice(x) for x in inputs]
+    grads: list[Any] = [OnDevice(np.full_like(x, np.nan)) for x in inputs[:3]]
+    more = [OnDevice(x) for x in sums]
+
+    def launch(kernel: Any, given: list[Any], block: tuple[int, int], grid: tuple[int, int],
+               of_keys: tuple[int, ...]) -> None:
+        described = []
+        for i, x in enumerate(given):
+            shape = inputs[i in of_keys].shape
+            described.append(TensorDescriptor(x, shape, (shape[1] * d, d, 1),
+                                              (1, block[i in of_keys], d)))
+        made = kernel[grid](*described, *more, 1 / math.sqrt(d), SHARED=heads // shared_heads,
+                            CAUSAL=causal, num_warps=warps, num_stages=stages)
+        assert made.asm["ptx"].count("wgmma.mma_async") >= 3
+
+    launch(example.grad_queries_kernel, [*there, grads[0]], blocks[0],
+           (-(-rows // blocks[0][0]), heads), (1, 2))
+    launch(example.grad_keys_values_kernel, [*there, *grads[1:]], blocks[1],
+           (-(-columns // blocks[1][1]), shared_heads), (1, 2, 4, 5))
+    device.synchronize()
+    return [np.asarray(x.get()) for x in grads]
+
+
+def check_gradients(first: int) -> None:
+    """A batch of random cases."""
+    rng, example = np.random.default_rng(first), load_example("11_descriptor_attention")
+    for number in range(first, first + BATCH):
+        tile = number % len(GRADIENT_TILES)
+        d, dtype = GRADIENT_TILES[tile][1], (np.float16, ml_dtypes.bfloat16)[int(rng.integers(2))]
+        shared, causal = int(rng.integers(1, 4)), bool(rng.integers(2))
+        heads, rows = shared * int(rng.integers(1, 4)), int(rng.integers(2, 600))
+        columns = rows if causal else int(rng.integers(2, 600))
+        inputs = [rng.standard_normal(s).astype(np.float32).astype(dtype) for s in (
+            (heads, rows, d), *((heads // shared, columns, d),) * 2, (heads, rows, d))]
+        exact = [x.astype(np.float64) for x in inputs]
+        p = example.weights(exact[0], exact[1], causal)
+        s = exact[0] @ np.repeat(exact[1], shared, 0).swapaxes(1, 2) / math.sqrt(d)
+        size = (heads, example.padded_rows(rows))
+        lse, delta = np.full(size, np.inf, np.float32), np.zeros(size, np.float32)
+        lse[:, :rows] = (s[..., 0] - np.log(p[..., 0])) / math.log(2)
+        delta[:, :rows] = (exact[3] * (p @ np.repeat(exact[2], shared, 0))).sum(-1)
+        got = run_gradients(inputs, [lse, delta], causal, tile,
+                            int(rng.integers(1, GRADIENT_TILES[tile][3] + 1)))
+        rough = 4e-2 if dtype is ml_dtypes.bfloat16 else 6e-3
+        for name, x, want in zip(("dq", "dk", "dv"), got, example.reference_gradients(
+                *exact, causal), strict=True):
+            error = (np.abs(x.astype(np.float64) - want) / np.maximum(1, np.abs(want))).max()
+            assert error <= rough, (name, number, heads, shared, rows, columns, d, causal, error)
+
+
+@pytest.mark.parametrize("first", range(0, 4 * BATCH, BATCH))
+def test_random_gradients(first: int) -> None:
+    in_process(check_gradients, first)

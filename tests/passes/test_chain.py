@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,156 @@ def test_attention(heads, shared, rows, columns, d, block, warps, stages, causal
         made.run(args, (tilec.cdiv(rows, bm), heads), level, seed=stages)
         rough = 2e-2 if element is ml_dtypes.bfloat16 else 3e-3
         np.testing.assert_allclose(out.astype(np.float64), want, 0, rough, err_msg=level)
+
+
+GRADIENT_CASES = [
+    # as above; (BM, BN) for dq, and for dk and dv
+    (2, 2, 100, 150, 64, ((64, 64), (64, 64)), 4, 2, False, ml_dtypes.bfloat16),
+    (2, 1, 150, 150, 64, ((64, 32), (32, 64)), 4, 3, True, np.float16),
+    (2, 2, 140, 200, 128, ((128, 64), (64, 128)), 8, 2, True, ml_dtypes.bfloat16),
+    (1, 1, 130, 70, 128, ((128, 128), (64, 128)), 8, 2, False, np.float16),
+    (1, 1, 70, 40, 32, ((64, 32), (32, 64)), 4, 1, False, np.float16),
+]
+
+
+@pytest.mark.parametrize(
+    ("heads", "shared", "rows", "columns", "d", "blocks", "warps", "depth", "causal", "element"),
+    GRADIENT_CASES)
+def test_gradients(heads, shared, rows, columns, d, blocks, warps, depth, causal, element, rng
+                   ) -> None:
+    """Backward, of the float64 forward pass; scores are so low that exp of them alone is 0."""
+    attention = example()
+    q, k, v = inputs(rng, heads, shared, rows, columns, d, element)
+    q[..., 0], k[..., 0] = -40, 40
+    dout = inputs(rng, heads, 1, rows, 1, d, element)[0]
+    exact = [x.astype(np.float64) for x in (q, k, v, dout)]
+    p = attention.weights(exact[0], exact[1], causal)
+    size = (heads, attention.padded_rows(rows))
+    lse, delta = np.full(size, np.inf, np.float32), np.zeros(size, np.float32)
+    s = exact[0] @ np.repeat(exact[1], shared, 0).swapaxes(1, 2) / math.sqrt(d)
+    lse[:, :rows] = (s[..., 0] - np.log(p[..., 0])) / math.log(2)
+    delta[:, :rows] = (exact[3] * (p @ np.repeat(exact[2], shared, 0))).sum(-1)
+    want = attention.reference_gradients(*exact, causal)
+    options = {"SHARED": shared, "CAUSAL": causal, "num_warps": warps, "num_stages": depth,
+               "target": "sm_90a", "grid": (1,)}
+    rough = 4e-2 if element is ml_dtypes.bfloat16 else 5e-3
+    sizes = np.where(np.arange(d), 1, 40)  # of columns of q and k
+    for level in ("tile", *LEVELS):
+        dq, dk, dv = (np.full(x.shape, np.nan, element) for x in (q, k, v))
+        (bm, bn), (cm, cn) = blocks
+        for kernel, arrays, rows_of, grid in (
+                (attention.grad_queries_kernel, [q, k, v, dout, dq], (bm, bn, bn, bm, bm),
+                 (tilec.cdiv(rows, bm), heads)),
+                (attention.grad_keys_values_kernel, [q, k, v, dout, dk, dv],
+                 (cm, cn, cn, cm, cn, cn), (tilec.cdiv(columns, cn), heads // shared))):
+            args = [*described(arrays, rows_of), lse, delta, 1 / math.sqrt(d)]
+            made = kernel.warmup(*args, **options)
+            assert "tile.dot" not in made.asm["gpu"] and "convert_layout" not in made.asm["gpu"]
+            made.run(args, grid, level, seed=depth)
+        for got, expected, size in zip((dq, dk, dv), want, (sizes, sizes, 1), strict=True):
+            np.testing.assert_allclose(got.astype(np.float64) / size, expected / size, rough, rough,
+                                       err_msg=level)
+
+
+@tilec.jit
+def both(q, k, v, weights, out, n):
+    """out = the sum over blocks of max(2 q k' + weights, 0, q v') k, in which k is read twice."""
+    BM: tl.constexpr = q.block_shape[0]
+    BN: tl.constexpr = k.block_shape[0]
+    for tile in tl.range(tl.program_id(0), tl.cdiv(q.shape[0], BM), tl.num_programs(0)):
+        queries = q.load([tile * BM, 0])
+        acc = tl.zeros((BM, k.block_shape[1]), tl.float32)
+        for i in range(0, n, BN):
+            keys = k.load([i, 0])
+            s = tl.dot(queries, tl.trans(keys))
+            t = tl.dot(queries, tl.trans(v.load([i, 0])))
+            columns = i + tl.arange(0, BN)
+            shift = tl.load(weights + columns, columns < n, other=0.0)
+            p = tl.maximum(tl.maximum(2 * s + shift[None, :], 0.0), t)
+            acc = tl.dot(p.to(q.dtype), keys, acc)
+        out.store([tile * BM, 0], acc)
+
+
+def both_case(rng, n, depth, warps=4, **options):
+    bm = 16 * warps
+    q, k, v = (rng.integers(-2, 3, (m, 64)).astype(np.float16) for m in (150, n, n))
+    weights, out = rng.integers(-3, 4, n).astype(np.float32), np.full((150, 64), np.nan, np.float32)
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    s, t = (wide[0] @ x.T for x in wide[1:])
+    want = np.maximum(np.maximum(2 * s + weights, 0), t) @ wide[1]
+    args = [*(tilec.TensorDescriptor.from_tensor(x, (b, 64))
+              for x, b in ((q, bm), (k, 32), (v, 32))), weights,
+            tilec.TensorDescriptor.from_tensor(out, (bm, 64)), n]
+    made = both.warmup(*args, grid=(1,), num_warps=warps, num_stages=depth, target="sm_90a",
+                       **options)
+    return made, args, out, want
+
+
+@pytest.mark.parametrize("n", [3, 32, 100, 256])
+@pytest.mark.parametrize("depth", [2, 3])
+@pytest.mark.parametrize("registers", [0, 96])
+def test_a_block_read_in_both_stages(n, depth, registers, rng) -> None:
+    """A slot more for it; and what pointers read comes a round ahead. With few registers nothing
+    runs ahead but copies, and the second operands' products begin when all is computed."""
+    made, args, out, want = both_case(rng, n, depth, maxnreg=registers)
+    slots = [depth, depth] if registers else [depth + 1, depth]
+    text = made.asm["gpu"]
+    assert [f"memdesc<{x}x32x64xf16" in text for x in slots] == [True, True]
+    assert text.count("gpu.wgmma(") == (3 if registers else 6)
+    for level in ("tile", *LEVELS):
+        out[:] = np.nan
+        made.run(args, (2,), level, seed=n)
+        np.testing.assert_array_equal(out, want, level)
+
+
+def test_products_in_turn(rng) -> None:
+    """Both first products begin together, and threads compute with one while the other runs."""
+    made, *_ = both_case(rng, 100, 2, maxnreg=96)
+    loop = made.asm["gpu"].rpartition("scf.for")[2].partition("scf.yield(%")[0]
+    found = re.findall(r"gpu\.(?:wgmma\(|wgmma_wait|elect|barrier|mbarrier_arrive)|tile\.load|"
+                       "pending", loop)
+    assert found == ["gpu.wgmma(", "gpu.wgmma(", "tile.load", "gpu.elect", "gpu.elect",
+                     "gpu.wgmma_wait", "pending", "gpu.wgmma_wait", "gpu.wgmma(", "gpu.wgmma_wait",
+                     "gpu.mbarrier_arrive", "gpu.mbarrier_arrive"]
+
+
+@tilec.jit
+def beside(q, k, v, out, other, n):
+    """out = sum of relu(q k') k, other = sum of twice q v'."""
+    queries = q.load([0, 0])
+    acc = tl.zeros((64, 64), tl.float32)
+    rest = tl.zeros((64, 32), tl.float32)
+    for i in range(0, n, 32):
+        keys = k.load([i, 0])
+        s = tl.dot(queries, tl.trans(keys))
+        t = tl.dot(queries, tl.trans(v.load([i, 0])))
+        acc = tl.dot(tl.maximum(s, 0.0).to(q.dtype), keys, acc)
+        rest = rest * 0.5 + t
+    out.store([0, 0], acc)
+    other.store([0, 0], rest)
+
+
+@pytest.mark.parametrize("registers", [0, 64])
+def test_no_operand_is_made_beside_a_product(registers, rng) -> None:
+    q, k, v = (rng.integers(-2, 3, (m, 64)).astype(np.float16) for m in (64, 96, 96))
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    want = np.maximum(wide[0] @ wide[1].T, 0) @ wide[1]
+    t = (wide[0] @ wide[2].T).reshape(64, 3, 32)
+    out, other = (np.full(s, np.nan, np.float32) for s in ((64, 64), (64, 32)))
+    args = [*(tilec.TensorDescriptor.from_tensor(x, (b, x.shape[1]))
+              for x, b in ((q, 64), (k, 32), (v, 32), (out, 64), (other, 64))), 96]
+    made = beside.warmup(*args, grid=(1,), num_warps=4, num_stages=2, target="sm_90a",
+                         maxnreg=registers)
+    if registers:
+        loop = made.asm["gpu"].partition("scf.for")[2].partition("scf.yield(%")[0]
+        found = re.findall(r"(wgmma\w*)\(.*?(pending|$)", loop, re.M)
+        assert found == [("wgmma", ""), ("wgmma_wait", ""), ("wgmma", ""), ("wgmma_wait", ""),
+                         ("wgmma", ""), ("wgmma_wait", "")]
+    for level in LEVELS:
+        out[:], other[:] = np.nan, np.nan
+        made.run(args, (1,), level)
+        np.testing.assert_array_equal(out, want, level)
+        np.testing.assert_array_equal(other, t[:, 0] / 4 + t[:, 1] / 2 + t[:, 2], level)
 
 
 @tilec.jit
@@ -229,6 +380,24 @@ def test_other_loops(kind, rng) -> None:
         np.testing.assert_array_equal(got, results[1, "tile"])
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_ptxas_makes_of_gradients(causal) -> None:
+    attention = example()
+    for kernel, names, (bm, bn) in ((attention.grad_queries_kernel, "q k v dout dq", (128, 64)),
+                                    (attention.grad_keys_values_kernel, "q k v dout dk dv",
+                                     (64, 128))):
+        signature = {x: f"tensordesc<bf16[1, {bn if x[-1] in 'kv' else bm}, 128]>:16"
+                     for x in names.split()} | {"lse": "*fp32:16", "delta": "*fp32:16",
+                                                "scale": "fp32"}
+        made = tilec.compile(kernel, signature, {"SHARED": 1, "CAUSAL": causal}, target="sm_90a",
+                             num_warps=8, num_stages=2)
+        linked = TextKernel(parse(made.asm["gpu"])).compiled.linked
+        assert linked is not None and linked.n_spills == linked.stack == 0
+        assert "C75" not in linked.log
+        loop = made.asm["gpu"].partition("scf.for")[2].partition("scf.yield(%")[0]
+        assert "convert_layout" not in made.asm["gpu"] and "gpu.barrier" not in loop
+
+
 # -- schedules ----------------------------------------------------------------------------------
 
 def flat(args: list[Any]) -> list[Any]:
@@ -319,3 +488,18 @@ def test_what_is_dropped_is_missed(rng) -> None:
     assert tried > 30 and silent == [("gpu.mbarrier_wait", 0), ("gpu.mbarrier_wait", 1),
                                      ("gpu.mbarrier_wait", 2), ("gpu.barrier", 0),
                                      ("gpu.barrier", 1)]
+
+
+@pytest.mark.parametrize("registers", [0, 96])
+def test_what_is_dropped_of_blocks_read_twice(registers, rng) -> None:
+    """As above; only waits for an empty slot pass, since the interpreter's warpgroups keep step."""
+    made, args, out, want = both_case(rng, 160, 2, 8, maxnreg=registers)
+    whole, args = through(parse(made.asm["tile"]), "dce", "insert_barriers"), flat(args)
+    for cls in (ops.MbarrierWait, ops.MbarrierArrive, ops.MbarrierExpect, ops.TmaLoad):
+        for index, op in enumerate(all_of(whole, cls)):
+            assert op.parent is not None
+            if cls is ops.MbarrierWait and isinstance(op.parent.parent_op, ops.Elect):
+                continue
+            module = whole.clone()
+            drop(cls, index)(module)
+            assert caught(module, args, out, want), (cls.name, index)

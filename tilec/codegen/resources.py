@@ -8,11 +8,9 @@ from tilec.errors import OutOfResources
 from tilec.ir import ops
 from tilec.ir.core import Func, Module, Op, Value
 from tilec.ir.remarks import recorded, remark
-from tilec.ir.scratch import tile_fragment
+from tilec.ir.scratch import tile_registers
 from tilec.ir.types import Scalar, Tensor
 from tilec.target import Target
-
-REGISTERS_OF_SM = 65536
 
 
 def check_resources(module: Module, target: Target) -> None:
@@ -27,8 +25,7 @@ def check_resources(module: Module, target: Target) -> None:
     if shared > target.max_shared:
         raise OutOfResources("shared memory", shared, target.max_shared, loc=module.funcs[0].loc)
     if recorded():
-        limit = min(target.max_registers, REGISTERS_OF_SM // threads,
-                    int(module.attributes.get("maxnreg", 0)) or target.max_registers)
+        limit = target.registers(module.num_warps, int(module.attributes.get("maxnreg", 0)))
         for func in module.funcs:
             most, op = peak_registers(func)
             limit = next((a.registers for a in op.ancestors() if isinstance(a, ops.WarpRole)
@@ -51,7 +48,8 @@ def peak_registers(func: Func) -> tuple[int, Op | None]:
     change: dict[int, int] = {}
     for value, start in _data(order):
         last = max((number[_at_level(value, user)] for user in value.users), default=start)
-        size = _registers(value)
+        assert isinstance(value.type, Tensor)
+        size = tile_registers(value.type)
         change[start] = change.get(start, 0) + size
         change[last + 1] = change.get(last + 1, 0) - size
     most, live, at = 0, 0, None
@@ -89,10 +87,3 @@ def _at_level(value: Value, user: Op) -> Op:
     """The op around `user` in the block where the value is made."""
     block = value.op.parent if value.op is not None else value.owner
     return next((op for op in (user, *user.ancestors()) if op.parent is block), user)
-
-
-def _registers(value: Value) -> int:
-    t = value.type
-    assert isinstance(t, Tensor)
-    bits = t.element.bits if isinstance(t.element, Scalar) else 64
-    return -(-tile_fragment(t).num_registers * bits // 32)

@@ -15,7 +15,7 @@ from tilec.ir.core import Op
 from tilec.ir.fragment import Fragment, fragment, odd_factors_stay, storage_shape
 from tilec.ir.layouts import Mma, slice_of
 from tilec.ir.linear import tile_outs
-from tilec.ir.types import Tensor, Type, element_of, scalar_of, shape_of
+from tilec.ir.types import Scalar, Tensor, Type, element_of, scalar_of, shape_of
 
 ALIGN = 16
 
@@ -54,6 +54,12 @@ def tile_fragment(t: Type) -> Fragment:
     """The fragment of a tensor type that has a layout."""
     assert isinstance(t, Tensor) and t.layout is not None, f"{t} has no layout"
     return fragment(t.shape, t.layout)
+
+
+def tile_registers(t: Tensor) -> int:
+    """Registers a thread that hold its elements of a tile."""
+    bits = t.element.bits if isinstance(t.element, Scalar) else 64
+    return -(-tile_fragment(t).num_registers * bits // 32)
 
 
 # ---- reductions

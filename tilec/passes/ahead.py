@@ -25,7 +25,7 @@ from tilec.ir.types import (
 from tilec.passes.dot_buffers import fills_zero, wgmma_buffer, wgmma_readers
 from tilec.passes.fold import constant
 from tilec.passes.global_accesses import GlobalAccesses
-from tilec.target import Target
+from tilec.target import DEFAULT, Target
 
 SHARED = {"read_shared", "write_shared"}  # effects that only an author's ops have here
 
@@ -43,6 +43,12 @@ class Rules:
     @cached_property
     def _axis(self) -> AxisAnalysis:
         return AxisAnalysis(self.func)
+
+    def registers(self) -> int:
+        """The most registers a thread can have."""
+        attributes = self.module.attributes
+        return Target.parse(attributes.get("target", DEFAULT)).registers(
+            self.module.num_warps, int(attributes.get("maxnreg", 0)))
 
     def of_loop(self, stages: int) -> str:
         """Why nothing in this loop can start early."""

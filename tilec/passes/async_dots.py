@@ -75,27 +75,53 @@ def _accumulator(dot: ops.Dot) -> Value:
 
 def _delay(block: Block) -> None:
     """Wait for the products that begin one after another when the last one has begun, just before
-    something looks at one, or gives their buffers away."""
+    something looks at one, or gives their buffers away. Products that have no operand in registers
+    go on while threads compute with the results of those before them, but end before one begins
+    of which threads have made registers meanwhile (C7513, C7515)."""
     held: list[ops.WgmmaWait] = []
+    made = set[Op]()  # while they are under way
     for op in block:
         if isinstance(op, ops.WgmmaWait) and isinstance(op.prev, ops.Wgmma) and not op.pending:
             held.append(op)
-        elif held and not _passes(op, held):
-            _wait_before(op, held)
-            held = []
+        elif held and (not _passes(op, held) or _needs(op, made)):
+            used = {v.op for v in op.operands}
+            done = max((i + 1 for i, wait in enumerate(held) if wait in used), default=0)
+            if not done or not _computes(op, held[done:]):
+                done = len(held)
+            _wait_before(op, held[:done], len(held) - done)
+            held = held[done:]
+        if held:
+            made.add(op)
+        else:
+            made.clear()
+
+
+def _needs(op: Op, made: set[Op]) -> bool:
+    """Whether a product begins with what others have made, but for a constant zero."""
+    return isinstance(op, ops.Wgmma) and any(
+        v.op in made and isinstance(v.type, Tensor) and not isinstance(v.op, ops.Constant)
+        for v in op.operands)
+
+
+def _computes(op: Op, held: Sequence[ops.WgmmaWait]) -> bool:
+    """Whether threads may compute with tiles while products are under way."""
+    begun = [wait.values[0].op for wait in held]
+    return op.pure and not op.regions and \
+        all(isinstance(x, ops.Wgmma) and not isinstance(x.a.type, Tensor) for x in begun)
 
 
 def _passes(op: Op, held: Sequence[ops.WgmmaWait]) -> bool:
     """Whether an op may run while products are under way."""
     looks = any(v.op in held for x in op.walk() for v in x.operands)
     tiles = any(isinstance(v.type, Tensor) for v in (*op.operands, *op.results))
-    brings = isinstance(op, (ops.Wgmma, ops.MbarrierWait, ops.Elect))
-    return not looks and (brings or op.pure and not tiles and not op.regions)
+    brings = isinstance(op, (ops.Wgmma, ops.MbarrierWait, ops.Elect, ops.Load))
+    return not looks and (brings or op.pure and not tiles and not op.regions or
+                          _computes(op, held))
 
 
-def _wait_before(op: Op, held: Sequence[ops.WgmmaWait]) -> None:
+def _wait_before(op: Op, held: Sequence[ops.WgmmaWait], pending: int) -> None:
     values = [v for wait in held for v in wait.values]
-    made = ops.WgmmaWait(values, types=[v.type for v in values])
+    made = ops.WgmmaWait(values, types=[v.type for v in values], pending=pending)
     Builder(before=op, loc=held[0].loc).insert(made)
     for wait, result in zip(held, made.results, strict=True):
         wait.replace_by([result])

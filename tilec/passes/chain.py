@@ -5,67 +5,100 @@ tensor cores work while threads do what lies between the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tilec.ir import ops
 from tilec.ir.core import Op
 from tilec.ir.layouts import Mma
-from tilec.ir.types import layout_of
+from tilec.ir.scratch import tile_registers
+from tilec.ir.types import Tensor, layout_of
 from tilec.ir.wgmma import chained_operand
+from tilec.passes.ahead import Rules
+from tilec.passes.expand import ahead_sources
 from tilec.passes.tma import readers_of
 
-# Where ops stand in a round (op_order); slots are released after the copies.
+# Where ops stand in a round (op_order); slots are released after all of it.
 FIRST, SECOND, COPIES, _, BETWEEN, REST = range(1, 7)
+# Registers a thread for other things than the tiles that `_registers` counts.
+SPARE = 48
 
 
-def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int) -> str:
-    """Give the ops of a loop their stages; why there are none to give, or an empty string.
+def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rules: Rules) -> str:
+    """Give the ops of a loop their stages; what a remark says of them. It is empty if the loop has
+    no such dots, does more than to read and compute, or if not only dots of wgmma read the blocks.
 
-    loads: all that the loop reads, by TMA. slots: how many blocks of each are in shared memory.
+    loads: all that the loop reads by TMA. slots: how many blocks of each are in shared memory.
     Copies come first, slots - 1 rounds before their readers: first dots and what uses their
-    results run in the last stage but one, second dots and what uses theirs in the last one.
+    results run in the last stage but one, second dots and what uses theirs in the last one. Where
+    that cannot be, all but copies runs in the last stage.
     """
     dots = [op for op in loop.body if isinstance(op, ops.Dot)]
     second = [dot for dot in dots if _by_wgmma(dot) and chained_operand(dot)]
-    if not second:
-        return "no dot's result is an operand of another"
+    reads = [op for op in loop.body if isinstance(op, ops.Load)]
+    more = any(not (op.pure or op.terminator or op in loads or op in reads) for op in loop.body)
+    if not second or more or not all(isinstance(r, ops.Dot) and _by_wgmma(r)
+                                     for load in loads for r in readers_of(load)):
+        return ""
     late = _users(loop, second)
-    early = _users(loop, [dot for dot in dots if dot not in late]) - late
-    first, then = (_needed(loop, [dot for dot in dots if (dot in late) == kind])
-                   for kind in (False, True))
-    if reason := _obstacle(loop, loads, late, first):
-        return reason
-    for op in early:
+    first = [dot for dot in dots if dot not in late]
+    early = _users(loop, first) - late
+    needed = _needed(loop, [*first, *reads])
+    then = _needed(loop, [dot for dot in dots if dot in late])
+    if _registers(loop, first, second, reads) > rules.registers() - SPARE or \
+            rules.of_loop(slots + 1) or _obstacle(loop, reads, late, needed, rules):
+        _in_turn(loop, loads, late, needed, then)
+        loop.num_stages = slots
+        return "; its first dots begin together, and so do its second ones"
+    for op in (*reads, *early):
         op.stage = slots - 1
-        op.op_order = FIRST if op in first else BETWEEN
+        op.op_order = FIRST if op in needed else BETWEEN
     for op in late:
         op.stage = slots
         op.op_order = SECOND if op in then else REST
     for load in loads:
-        load.stage = int(any(r in late for r in readers_of(load)))
+        load.stage = int(all(r in late for r in readers_of(load)))
         load.op_order = COPIES
     loop.num_stages = slots + 1
-    return ""
+    return "; first dots begin beside the second ones of the round before"
 
 
-def _obstacle(loop: ops.For, loads: list[ops.DescriptorLoad], late: set[Op], first: set[Op]
-              ) -> str:
+def _obstacle(loop: ops.For, reads: Sequence[ops.Load], late: set[Op], needed: set[Op],
+              rules: Rules) -> str:
     """Why the second dots of a round cannot run beside the first ones of the next."""
-    if any(not op.pure and op not in loads and not op.terminator for op in loop.body):
-        return "the loop does more than to read and compute"
     if any(isinstance(x, ops.For | ops.While) for op in loop.body for x in op.walk()):
         return "there is a loop in it"
-    for load in loads:
-        readers = readers_of(load)
-        if any(not isinstance(r, ops.Dot) or not _by_wgmma(r) for r in readers):
-            return "not only dots read the blocks"
-        if len({r in late for r in readers}) > 1:
-            return "first and second dots read the same block"
+    for read in reads:
+        if reason := rules.of_read(read):
+            return reason
+        if ahead_sources(loop, read.operands):
+            return "a load's place depends on what is not computed ahead"
     given = {arg for arg, v in zip(loop.body.args[1:], loop.body.terminator.operands, strict=True)
              if v.op in late}
-    if any(v in given for op in first for x in op.walk() for v in x.operands):
+    if any(v in given for op in needed for x in op.walk() for v in x.operands):
         return "a first dot needs what a second one gave"
     return ""
+
+
+def _in_turn(loop: ops.For, loads: list[ops.DescriptorLoad], late: set[Op], needed: set[Op],
+             then: set[Op]) -> None:
+    """First dots and reads together, what lies between, and second dots together; copies beside
+    the first. Operands in registers must not be made while products are under way (C7513)."""
+    for op in loop.body:
+        if op in loads:
+            op.stage, op.op_order = 0, COPIES
+        elif op in needed:
+            op.op_order = FIRST
+        elif not op.terminator:
+            op.op_order = REST + 1 if op not in then else REST if op in late else BETWEEN
+
+
+def _registers(loop: ops.For, first: Sequence[ops.Dot], second: Sequence[ops.Dot],
+               reads: Sequence[ops.Load]) -> int:
+    """Registers a thread for what is alive while first and second dots run together: what the loop
+    carries, results of the first, operands of the second, and what the iteration to come reads."""
+    values = [*loop.results, *(dot.result for dot in first), *(dot.a for dot in second),
+              *(read.result for read in reads)]
+    return sum(tile_registers(v.type) for v in values if isinstance(v.type, Tensor))
 
 
 def _by_wgmma(dot: ops.Dot) -> bool:

@@ -95,8 +95,8 @@ class Nest:
     def tie(self, result: Value) -> None:
         """What a value that was threaded is after the inner loop."""
         for loop in reversed(self.outers):
-            give(loop, [result])
-            result = loop.results[-1]
+            result, given = loop.results[len(loop.body.terminator.operands)], result
+            give(loop, [given])
 
     # -- the cursor -----------------------------------------------------------------------
 

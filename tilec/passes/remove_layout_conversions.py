@@ -13,7 +13,7 @@ from math import prod
 from tilec.ir import ops
 from tilec.ir.conversion import NoOp, Registers
 from tilec.ir.core import Block, Builder, Func, Module, Op, Value
-from tilec.ir.layouts import Layout, Mma
+from tilec.ir.layouts import Layout, Mma, Slice
 from tilec.ir.ops.base import Anchor
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.scratch import move_plan
@@ -27,6 +27,7 @@ ANCHORS = (ops.Load, ops.Store, ops.AtomicRmw, ops.AsyncCopy, ops.Dot)
 # What a conversion costs against one simple op an element: a store, a load and their addresses
 # per element, and a barrier (in elements).
 CONVERT_ELEMENT, CONVERT_FIXED = 6, 256
+WARPGROUP_THREADS = 128
 HEAVY = 8  # simple ops that a math function counts for
 # A dot's layout against that of a memory access of the same size: what flows around a loop into a
 # dot must not be converted in every turn.
@@ -179,8 +180,9 @@ def _plan(value: Value, layout: Layout, plan: _Slice, limit: int) -> bool:
         # A buffer may as well be read in the layout wanted.
         again = isinstance(source, ops.SharedLoad) and (len(value.users) == 1 or all(
             _converts_to(u, layout) for u in value.users))
-        if source is None or source.regions or not (source.pure or again) or \
-                isinstance(source, Anchor) or len(source.results) != 1:
+        stays = source is None or source.regions or not (source.pure or again) or \
+            isinstance(source, Anchor)
+        if source is None or (stays and not _small_load(value, layout)) or len(source.results) != 1:
             plan.conversions[key] = None
             plan.cost += conversion_cost(value)
         else:
@@ -193,6 +195,16 @@ def _plan(value: Value, layout: Layout, plan: _Slice, limit: int) -> bool:
         if plan.cost >= limit:
             return False
     return True
+
+
+def _small_load(value: Value, layout: Layout) -> bool:
+    """Whether a value is loaded, with no more elements than a warpgroup has threads, for rows or
+    columns of wgmma's results alone. Each warp may load all of it: a trip through shared memory
+    would make warpgroups wait for each other."""
+    parent = layout.parent if isinstance(layout, Slice) else None
+    return isinstance(value.op, ops.Load) and not value.op.volatile and \
+        isinstance(parent, Mma) and parent.version == 3 and \
+        prod(shape_of(value.type)) <= WARPGROUP_THREADS and len(value.uses) == 1
 
 
 def _converts_to(op: Op, layout: Layout) -> bool:

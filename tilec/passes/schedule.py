@@ -83,11 +83,8 @@ class _Scheduler:
         if reason:
             remark(self.loop, "pipeline", f"not pipelined: {reason}")
             return
-        alone = "it has one stage" if stages < 2 else \
-            self.rules.of_loop(stages + 1) or chain_stages(self.loop, loads, stages)
-        remark(self.loop, "pipeline", f"pipelined with {stages} stages" + (
-            "" if alone else "; first dots begin beside the second ones of the round before"),
-            stages=stages)
+        chained = chain_stages(self.loop, loads, stages, self.rules) if stages > 1 else ""
+        remark(self.loop, "pipeline", f"pipelined with {stages} stages{chained}", stages=stages)
 
     def assign(self, load: ops.Load) -> int:
         """Give a load, and those that it needs before, the earliest stages; its stage."""

@@ -159,39 +159,43 @@ def readers_of(load: ops.DescriptorLoad) -> list[Op]:
 
 def _load_in_stages(nest: Nest, loads: Sequence[ops.DescriptorLoad], maps: TensorMaps,
                     before: Builder, groups: int) -> None:
-    """Each load runs ahead of its reader as its stage says, in `op_order`; after the loads of a
-    round, warpgroups release what they have read."""
-    loop = nest.inner
-    expander = Expander(loop, peel=True)
+    """Each load runs ahead of its readers as its stage says, in `op_order`. The first reader waits
+    for it; at the end of the last one's round, warpgroups release what they have read."""
+    loop, copies = nest.inner, set[Op](loads)
+    ahead = any(0 <= op.stage < loop.num_stages - 1 and op not in copies for op in loop.body)
+    expander = Expander(loop, peel=ahead)
     readers = {load: readers_of(load) for load in loads}
+    stages = {load: sorted(map(expander.stage_of, found)) for load, found in readers.items()}
     for load in loads:
         if not all(isinstance(op, ops.Dot) for op in readers[load]):
             raise refuse(load, "has a stage of its own, which only operands of dots can have")
-    stages = {load: {expander.stage_of(dot) for dot in dots} for load, dots in readers.items()}
-    for load in loads:
-        if len(stages[load]) != 1 or max(stages[load]) <= load.stage:
+        if not stages[load] or stages[load][0] <= load.stage:
             raise refuse(load, f"runs in stage {load.stage}, expected a stage before its readers', "
-                         f"which are {sorted(stages[load])}")
-    slots = max(max(stages[load]) - load.stage for load in loads) + 1
-    count = expander.counter(2 * slots, nest.thread(number(before, 0, i32)))
+                         f"which are {sorted(set(stages[load]))}")
+    slots = {load: stages[load][-1] - load.stage + 1 for load in loads}
+    counts = {n: expander.counter(2 * n, nest.thread(number(before, 0, i32)))
+              for n in dict.fromkeys(slots.values())}
     end = Builder(before=loop.body.terminator, loc=loop.loc)
     last = max(x.op_order for load in loads for x in (load, *readers[load])) + 1
     for load in loads:
-        (stage,), order = stages[load], min(dot.op_order for dot in readers[load])
-        ring = Ring([load], slots, maps, before, groups)
+        first = stages[load][0]
+        order = min(dot.op_order for dot in readers[load] if expander.stage_of(dot) == first)
+        ring = Ring([load], slots[load], maps, before, groups)
         here = Builder(before=load, loc=load.loc)
-        slot, parity = ring.slot(here, count)
+        slot, parity = ring.slot(here, counts[slots[load]])
         used = here.emit(ops.Xor(parity, number(here, 1, i32)))
         elect = ring.copies(here, slot, [load.parts()[2]], phase=used)
         elect.stage, elect.op_order = load.stage, load.op_order
         empty = here.emit(ops.MemdescIndex(ring.empty, slot))
-        end.insert(ops.MbarrierArrive(empty, stage=stage, op_order=last))
+        end.insert(ops.MbarrierArrive(empty, stage=stages[load][-1], op_order=last))
         wait, (read,) = ring.read(here, slot, parity)
-        wait.stage, wait.op_order = stage, order
+        wait.stage, wait.op_order = first, order
         for v, _ in uses_in_block(read, ON_THE_WAY):
             assert v.op is not None
             v.op.op_order = order
-    nest.tie(expander.run().results[count.index - 1])
+    whole = expander.run()
+    for count in counts.values():
+        nest.tie(whole.results[count.index - 1])
 
 
 def _run_on(nest: Nest, loads: Sequence[ops.DescriptorLoad], slots: int, maps: TensorMaps,
