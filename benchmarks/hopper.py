@@ -42,7 +42,7 @@ PLAIN_ATTENTION = {64: ((128, 64), 8, 4), 128: ((128, 128), 8, 2), 256: ((128, 6
 GRADIENTS = ((128, 4096, 128, False), (128, 4096, 128, True), (32, 16384, 128, True),
              (128, 4096, 64, False), (128, 4096, 64, True))
 # Head dimension -> for dq, and for dk and dv: blocks of queries and keys; stages.
-PLAIN_GRADIENTS = {64: (((128, 64), (64, 128)), (3, 3)), 128: (((128, 64), (64, 128)), (2, 2))}
+PLAIN_GRADIENTS = {64: (((128, 64), (64, 128)), (3, 3)), 128: (((128, 64), (64, 128)), (2, 3))}
 TRITON_GRADIENTS = (((128, 32), 4, 5), ((128, 32), 8, 3), ((128, 64), 8, 3), ((128, 64), 8, 2),
                     ((64, 64), 4, 3))  # SIDE and STEP, warps, stages
 GRAPH_FLOPS = 2 * 4096**3  # products up to this are replayed from a graph

@@ -187,7 +187,7 @@ def attention(q: Any, k: Any, v: Any, out: Any, causal: bool, block: tuple[int, 
 
 def gradients(q: Any, k: Any, v: Any, out: Any, dout: Any, lse: Any, delta: Any, dq: Any, dk: Any,
               dv: Any, causal: bool, blocks: tuple[tuple[int, int], ...] = ((128, 64), (64, 128)),
-              num_warps: int = 8, num_stages: tuple[int, int] = (2, 2)) -> None:
+              num_warps: int = 8, num_stages: tuple[int, int] = (2, 3)) -> None:
     """dq, dk, dv = the gradients of a loss by q, k, v if dout is that by out; shapes as in
     `attention`, which has made out and lse. delta: float32 like lse, for the sums of out * dout.
     blocks and num_stages: (BM, BN) and stages for dq, and for dk and dv."""

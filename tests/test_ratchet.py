@@ -68,10 +68,11 @@ CASES |= {
     name: ("11_descriptor_attention", kernel,
            (*(TensorDescriptor(HALF, (128, WIDTH, 128), (WIDTH * 128, 128, 1), (1, rows, 128))
               for rows in blocks), SINGLE, SINGLE, 0.1),
-           {"SHARED": 1, "CAUSAL": True, "num_warps": 8, "num_stages": 2})
-    for name, kernel, blocks in (
-        ("gradient of queries", "grad_queries_kernel", (128, 64, 64, 128, 128)),
-        ("gradients of keys and values", "grad_keys_values_kernel", (64, 128, 128, 64, 128, 128)))
+           {"SHARED": 1, "CAUSAL": True, "num_warps": 8, "num_stages": depth})
+    for name, kernel, blocks, depth in (
+        ("gradient of queries", "grad_queries_kernel", (128, 64, 64, 128, 128), 2),
+        ("gradients of keys and values", "grad_keys_values_kernel",
+         (64, 128, 128, 64, 128, 128), 3))
 }
 # Kernels written at the gpu level.
 FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir",

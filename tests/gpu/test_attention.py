@@ -79,7 +79,7 @@ def test_many_launches() -> None:
 
 # (BM, BN) for dq, and for dk and dv; head dimension, warps, most stages
 GRADIENT_TILES = [(((64, 64), (64, 64)), 64, 4, 3), (((128, 64), (64, 128)), 128, 8, 2),
-                  (((128, 128), (64, 128)), 128, 8, 2), (((128, 64), (128, 128)), 64, 8, 2)]
+                  (((128, 128), (64, 128)), 128, 8, 2), (((128, 64), (64, 128)), 64, 8, 3)]
 
 
 def run_gradients(inputs: list[np.ndarray], sums: list[np.ndarray], causal: bool, tile: int,

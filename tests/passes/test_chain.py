@@ -195,8 +195,8 @@ def test_products_in_turn(rng) -> None:
     loop = made.asm["gpu"].rpartition("scf.for")[2].partition("scf.yield(%")[0]
     found = re.findall(r"gpu\.(?:wgmma\(|wgmma_wait|elect|barrier|mbarrier_arrive)|tile\.load|"
                        "pending", loop)
-    assert found == ["gpu.wgmma(", "gpu.wgmma(", "tile.load", "gpu.elect", "gpu.elect",
-                     "gpu.wgmma_wait", "pending", "gpu.wgmma_wait", "gpu.wgmma(", "gpu.wgmma_wait",
+    assert found == ["gpu.wgmma(", "gpu.wgmma(", "tile.load", "gpu.wgmma_wait", "pending",
+                     "gpu.elect", "gpu.elect", "gpu.wgmma_wait", "gpu.wgmma(", "gpu.wgmma_wait",
                      "gpu.mbarrier_arrive", "gpu.mbarrier_arrive"]
 
 

@@ -19,6 +19,7 @@ from tilec.passes.tma import readers_of
 
 # Where ops stand in a round (op_order); slots are released after all of it.
 FIRST, SECOND, COPIES, _, BETWEEN, REST = range(1, 7)
+BESIDE = SECOND  # where second dots come later
 # Registers a thread for other things than the tiles that `_registers` counts.
 SPARE = 48
 
@@ -81,15 +82,19 @@ def _obstacle(loop: ops.For, reads: Sequence[ops.Load], late: set[Op], needed: s
 
 def _in_turn(loop: ops.For, loads: list[ops.DescriptorLoad], late: set[Op], needed: set[Op],
              then: set[Op]) -> None:
-    """First dots and reads together, what lies between, and second dots together; copies beside
-    the first. Operands in registers must not be made while products are under way (C7513)."""
+    """First dots and reads together, what lies between, and second dots together. What does not
+    need the last first dot's result comes before the copies: ptxas moves waits up over arithmetic,
+    but not over the branch in which one warp starts the copies."""
+    first = [op for op in loop.body if isinstance(op, ops.Dot) and op not in late]
+    after = _users(loop, first[-1:])
     for op in loop.body:
         if op in loads:
             op.stage, op.op_order = 0, COPIES
         elif op in needed:
             op.op_order = FIRST
         elif not op.terminator:
-            op.op_order = REST + 1 if op not in then else REST if op in late else BETWEEN
+            op.op_order = REST + 1 if op not in then else REST if op in late else \
+                BETWEEN if op in after else BESIDE
 
 
 def _registers(loop: ops.For, first: Sequence[ops.Dot], second: Sequence[ops.Dot],
