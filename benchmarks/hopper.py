@@ -26,11 +26,11 @@ PEERS = ("cuBLAS", "cuDNN", "FlashAttention-2", "Triton", "copy")
 Tile = tuple[tuple[int, int, int], int, int]
 # Tile, warps, stages: the first whose tiles there are enough of for half of the multiprocessors.
 POINTERS: tuple[Tile, ...] = (((128, 256, 64), 8, 3), ((128, 128, 64), 4, 3))
-CALLS, REPS = 20, 7
+CALLS, REPS, REST_S = 20, 5, 0.15
 # (m, n, k): squares, and how the rate depends on k.
 MATMUL = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (1536, 1536, 1536),
           (1024, 1024, 1024), (8192, 8192, 512), (8192, 8192, 1024), (8192, 8192, 2048),
-          (4096, 4096, 8192))
+          (8192, 8192, 16384))
 BY_POINTERS = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048))
 # (heads, rows, head dimension, causal)
 ATTENTION = ((128, 4096, 128, False), (128, 4096, 128, True), (32, 16384, 128, False),
@@ -39,8 +39,7 @@ ATTENTION = ((128, 4096, 128, False), (128, 4096, 128, True), (32, 16384, 128, F
 # Head dimension -> blocks of queries and keys, warps, stages.
 PLAIN_ATTENTION = {64: ((128, 64), 8, 4), 128: ((128, 128), 8, 2), 256: ((128, 64), 8, 2)}
 # The same of the backward pass, which counts five products.
-GRADIENTS = ((128, 4096, 128, False), (128, 4096, 128, True), (32, 16384, 128, True),
-             (128, 4096, 64, False), (128, 4096, 64, True))
+GRADIENTS = ((128, 4096, 128, False), (128, 4096, 128, True), (128, 4096, 64, False))
 # Head dimension -> for dq, and for dk and dv: blocks of queries and keys; stages.
 PLAIN_GRADIENTS = {64: (((128, 64), (64, 128)), (3, 3)), 128: (((128, 64), (64, 128)), (2, 3))}
 TRITON_GRADIENTS = (((128, 32), 4, 5), ((128, 32), 8, 3), ((128, 64), 8, 3), ((128, 64), 8, 2),
@@ -292,7 +291,7 @@ def measured(torch: Any, case: Case) -> list[str]:
         seconds = {name: t / CALLS for name, t in
                    common.time_bursts(torch, graphs, 1, REPS, 0.1).items()}
     else:
-        seconds = common.time_bursts(torch, contenders, CALLS, REPS, 0.25)
+        seconds = common.time_bursts(torch, contenders, CALLS, REPS, REST_S)
     rate = {name: case.traffic / t / 1e12 for name, t in seconds.items()}
     ratios = [f"{rate[mine] / rate[p]:.3f}" if p in rate and mine in rate else ""
               for mine in OURS for p in PEERS]
@@ -322,10 +321,10 @@ def main() -> None:
     header = ["case", *OURS, *PEERS, *(f"{mine} / {p}" for mine in OURS for p in PEERS)]
     body = ("TFLOP/s, inputs N(0,1), contenders interleaved in random order, medians of "
             f"{REPS}: {CALLS} calls in a CUDA graph for products up to 4096, else bursts of "
-            f"{CALLS}. tilec is compiled by nvJitLink, attention with warp specialisation by "
-            f"{assembler('attention_f3nf.tir')}; plain tl has launch_pdl but for the products by "
-            "pointers and attention. e4m3: cuBLAS is torch._scaled_mm with fast accumulation. "
-            "decode: copy moves as many bytes as the product reads.\n\n" +
+            f"{CALLS}, {REST_S} s apart. tilec is compiled by nvJitLink, attention with warp "
+            f"specialisation by {assembler('attention_f3nf.tir')}; plain tl has launch_pdl but for "
+            "the products by pointers and attention. e4m3: cuBLAS is torch._scaled_mm with fast "
+            "accumulation. decode: copy moves as many bytes as the product reads.\n\n" +
             common.table(header, rows))
     if rows:
         common.report("hopper", "Hopper kernels, of plain tl and at the gpu level", body,
