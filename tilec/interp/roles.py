@@ -26,6 +26,7 @@ from tilec.interp.machine import Machine, interp_rules
 from tilec.interp.shadow import Shadow
 from tilec.interp.waiting import Coroutine, Scheduler
 from tilec.ir import ops
+from tilec.ir.accumulators import WARPGROUP_WARPS
 from tilec.ir.core import Op
 from tilec.ir.printer import print_op
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 PAUSES = 0.25  # how likely a role is to let others run at an arrival or a wait
 IDLE_ROUNDS = 2  # rounds in which every role waits in vain before it is a deadlock
-WARPGROUP = 4  # warps
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Role:
         knows what it knew at the last barrier."""
         told = barrier.told.setdefault(slot, {})
         elect = _elect(op)
-        if elect is None or self.op.warps <= WARPGROUP:
+        if elect is None or self.op.warps <= WARPGROUP_WARPS:
             join(told, self.known(op))
         else:
             join(told, self.whole)
@@ -102,7 +102,7 @@ class Role:
         """Its threads meet, or those of each of its warpgroups: they vouch for what all have done.
         """
         self.now[self] += 1
-        if whole or self.op.warps <= WARPGROUP:
+        if whole or self.op.warps <= WARPGROUP_WARPS:
             for clock in self.elected.values():
                 join(self.now, clock)
             self.whole = dict(self.now)

@@ -11,7 +11,7 @@ from tilec.ir.layouts import Mma
 from tilec.ir.types import Scalar
 
 WGMMA_ROWS, MAX_COLUMNS = 64, 256
-WARPS = 4  # of a warpgroup
+WARPGROUP_WARPS = 4
 
 
 def accumulator_layout(element: Scalar, shape: tuple[int, ...], num_warps: int,
@@ -21,9 +21,9 @@ def accumulator_layout(element: Scalar, shape: tuple[int, ...], num_warps: int,
 
     element: of the operands. readable: whether instructions of so many columns can read operand b.
     """
-    if len(shape) != 2 or num_warps % WARPS:
+    if len(shape) != 2 or num_warps % WARPGROUP_WARPS:
         return None
-    groups = num_warps // WARPS
+    groups = num_warps // WARPGROUP_WARPS
     down = min(groups, shape[0] // WGMMA_ROWS)
     if not down or groups % down or shape[0] % (WGMMA_ROWS * down):
         return None
@@ -35,4 +35,4 @@ def accumulator_layout(element: Scalar, shape: tuple[int, ...], num_warps: int,
         return None
     n = next((n for n in range(min(columns, MAX_COLUMNS), 0, -step)
               if (n == columns or low % n == 0) and readable(n)), 0)
-    return Mma(3, (WARPS * down, across), (WGMMA_ROWS, n)) if n else None
+    return Mma(3, (WARPGROUP_WARPS * down, across), (WGMMA_ROWS, n)) if n else None

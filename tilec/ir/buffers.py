@@ -16,7 +16,7 @@ from tilec.ir.linear import LinearLayout, from_bases
 from tilec.ir.ops.hopper import AsyncAccess
 from tilec.ir.scratch import tile_fragment
 from tilec.ir.swizzle import VectorAccess, best_route, swizzle_chunks, vector_width
-from tilec.ir.types import MemDesc, Scalar, pointee_of
+from tilec.ir.types import MemDesc, Scalar, i64, pointee_of
 from tilec.ir.vectors import access_limits, register_runs
 
 COPY_BYTES = (16, 8, 4)
@@ -28,6 +28,11 @@ def buffer_bytes(buffer: Value) -> int:
     t = buffer.type
     assert isinstance(t, MemDesc)
     return t.stages * stage_bytes(t)
+
+
+def mbarrier_type(slots: int = 0) -> MemDesc:
+    """The type of an mbarrier, or of an array of them."""
+    return MemDesc((*((slots,) if slots else ()), 1), i64, SwizzledShared(1, 1, 1, (0,)))
 
 
 def stage_bytes(t: MemDesc) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilec.ir import ops
-from tilec.ir.accumulators import WARPS, WGMMA_ROWS, accumulator_layout
+from tilec.ir.accumulators import WARPGROUP_WARPS, WGMMA_ROWS, accumulator_layout
 from tilec.ir.core import Block, Func, Op, Value
 from tilec.ir.descriptors import matrix_descriptor
 from tilec.ir.fragment import shared_tile
@@ -74,8 +74,8 @@ def form_obstacle(dot: ops.Dot, num_warps: int, target: Target) -> str:
         return f"the target is {target}, not {WGMMA_TARGET}"
     if len(shape) != 2 or shape[0] % WGMMA_ROWS:
         return f"the result is {list(shape)}, expected rows in multiples of {WGMMA_ROWS}"
-    if num_warps % WARPS:
-        return f"there are {num_warps} warps, expected a multiple of {WARPS}"
+    if num_warps % WARPGROUP_WARPS:
+        return f"there are {num_warps} warps, expected a multiple of {WARPGROUP_WARPS}"
     # wgmma cuts f32 operands off at tf32; they are to be rounded.
     if scalar_of(dot.c.type) not in ACCUMULATORS.get(element.name, ()) or element.name == "f32":
         return f"its types are {element} to {scalar_of(dot.c.type)}"

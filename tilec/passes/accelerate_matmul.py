@@ -17,7 +17,7 @@ from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import linear_shape, scalar_of, shape_of, with_layout
 from tilec.ir.wgmma import WGMMA_TARGET, chained_operand, source_of, wgmma_layout
 from tilec.passes.base import Pass
-from tilec.passes.dot_buffers import pointer_layout, pointer_obstacle
+from tilec.passes.dot_buffers import by_wgmma, pointer_layout, pointer_obstacle
 from tilec.passes.layout.edits import convert, legalize, remove_identities
 from tilec.target import DEFAULT, Target
 
@@ -52,12 +52,12 @@ class AccelerateMatmul(Pass):
                     choice = _wgmma(op, module.num_warps, target, maps) or \
                         choose(op, module.num_warps, target)
                     reason = choice.reason
-                    if target.name == WGMMA_TARGET and not _version_3(choice.layout):
+                    op.result.type = with_layout(op.result.type, choice.layout)
+                    if target.name == WGMMA_TARGET and not by_wgmma(op):
                         obstacle = pointer_obstacle(op, module.num_warps, target, maps.axis)
                         reason += f"; not for wgmma: {obstacle}"
                     remark(op, "dot", f"{choice.instruction}: {reason}",
                            instruction=choice.instruction, layout=str(choice.layout))
-                    op.result.type = with_layout(op.result.type, choice.layout)
                     _convert_operands(op, choice)
         legalize(module)
         remove_identities(module)
@@ -77,10 +77,6 @@ def _wgmma(op: ops.Dot, num_warps: int, target: Target, maps: TensorMaps) -> Cho
     if chained_operand(op) or isinstance(made, ops.Elementwise) and made.parent is op.parent:
         k_width, reason = default_k_width(scalar_of(op.a.type)), f"{reason}, a to registers"
     return Choice(layout, f"wgmma.mma_async.sync.aligned.m{m}n{n}", reason, k_width)
-
-
-def _version_3(layout: Layout) -> bool:
-    return isinstance(layout, Mma) and layout.version == 3
 
 
 def choose(op: ops.Dot, num_warps: int, target: Target) -> Choice:
@@ -118,7 +114,7 @@ def _chained_k_width(op: ops.Dot, low_k: int) -> int:
 
 def _convert_operands(op: ops.Dot, choice: Choice) -> None:
     builder = Builder(before=op, loc=op.loc)
-    for index in ((0,) if _version_3(choice.layout) else (0, 1)) if choice.k_width else ():
+    for index in ((0,) if by_wgmma(op) else (0, 1)) if choice.k_width else ():
         layout = DotOperand(choice.layout, index, choice.k_width)
         op.set_operand(index, convert(op.operands[index], layout, builder))
 

@@ -29,15 +29,16 @@ class AsyncDots(Pass):
                 continue
             places = Operands(func, module.attributes.get("target"))
             blocks = dict.fromkeys(op.parent for op in dots)
-            for op in dots:
-                _begin(op, sum(x.parent is op.parent for x in dots) == 1, places)
-            places.read()
+            waits = {_begin(op, sum(x.parent is op.parent for x in dots) == 1, places)
+                     for op in dots}
+            places.finish()
             for block in blocks:
                 assert block is not None
-                _delay(block)
+                _delay(block, waits)
 
 
-def _begin(dot: ops.Dot, alone: bool, places: Operands) -> None:
+def _begin(dot: ops.Dot, alone: bool, places: Operands) -> Op:
+    """Make a product and a wait of a dot; the wait."""
     here = Builder(before=dot, loc=dot.loc)
     a, b = (places.of(v, dot, here) for v in (dot.a, dot.b))
     if any(isinstance(user, ops.SharedStore) and user.parent is dot.parent
@@ -63,6 +64,8 @@ def _begin(dot: ops.Dot, alone: bool, places: Operands) -> None:
             user.set_operand(at, done)
     dot.replace_by([waited])
     _sweep(reads)
+    assert waited.op is not None
+    return waited.op
 
 
 def _accumulator(dot: ops.Dot) -> Value:
@@ -73,7 +76,7 @@ def _accumulator(dot: ops.Dot) -> Value:
     return just_after(c).emit(ops.ConvertLayout(c, types=[t]))
 
 
-def _delay(block: Block) -> None:
+def _delay(block: Block, waits: set[Op]) -> None:
     """Wait for the products that begin one after another when the last one has begun, just before
     something looks at one, or gives their buffers away. Products that have no operand in registers
     go on while threads compute with the results of those before them, but end before one begins
@@ -81,7 +84,7 @@ def _delay(block: Block) -> None:
     held: list[ops.WgmmaWait] = []
     made = set[Op]()  # while they are under way
     for op in block:
-        if isinstance(op, ops.WgmmaWait) and isinstance(op.prev, ops.Wgmma) and not op.pending:
+        if op in waits and isinstance(op, ops.WgmmaWait) and not op.pending:
             held.append(op)
         elif held and (not _passes(op, held) or _needs(op, made)):
             used = {v.op for v in op.operands}

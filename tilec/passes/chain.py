@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 
 from tilec.ir import ops
 from tilec.ir.core import Op
-from tilec.ir.layouts import Mma
 from tilec.ir.scratch import tile_registers
-from tilec.ir.types import Tensor, layout_of
+from tilec.ir.types import Tensor
 from tilec.ir.wgmma import chained_operand
 from tilec.passes.ahead import Rules
+from tilec.passes.dot_buffers import by_wgmma
 from tilec.passes.expand import ahead_sources
 from tilec.passes.tma import readers_of
 
@@ -34,10 +34,10 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rul
     that cannot be, all but copies runs in the last stage.
     """
     dots = [op for op in loop.body if isinstance(op, ops.Dot)]
-    second = [dot for dot in dots if _by_wgmma(dot) and chained_operand(dot)]
+    second = [dot for dot in dots if by_wgmma(dot) and chained_operand(dot)]
     reads = [op for op in loop.body if isinstance(op, ops.Load)]
     more = any(not (op.pure or op.terminator or op in loads or op in reads) for op in loop.body)
-    if not second or more or not all(isinstance(r, ops.Dot) and _by_wgmma(r)
+    if not second or more or not all(isinstance(r, ops.Dot) and by_wgmma(r)
                                      for load in loads for r in readers_of(load)):
         return ""
     late = _users(loop, second)
@@ -46,7 +46,7 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rul
     needed = _needed(loop, [*first, *reads])
     then = _needed(loop, [dot for dot in dots if dot in late])
     if _registers(loop, first, second, reads) > rules.registers() - SPARE or \
-            rules.of_loop(slots + 1) or _obstacle(loop, reads, late, needed, rules):
+            rules.of_loop(slots + 1) or _obstacle(loop, reads, early, late, needed, then, rules):
         _in_turn(loop, loads, late, needed, then)
         loop.num_stages = slots
         return "; its first dots begin together, and so do its second ones"
@@ -63,8 +63,8 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rul
     return "; first dots begin beside the second ones of the round before"
 
 
-def _obstacle(loop: ops.For, reads: Sequence[ops.Load], late: set[Op], needed: set[Op],
-              rules: Rules) -> str:
+def _obstacle(loop: ops.For, reads: Sequence[ops.Load], early: set[Op], late: set[Op],
+              needed: set[Op], then: set[Op], rules: Rules) -> str:
     """Why the second dots of a round cannot run beside the first ones of the next."""
     if any(isinstance(x, ops.For | ops.While) for op in loop.body for x in op.walk()):
         return "there is a loop in it"
@@ -77,6 +77,10 @@ def _obstacle(loop: ops.For, reads: Sequence[ops.Load], late: set[Op], needed: s
              if v.op in late}
     if any(v in given for op in needed for x in op.walk() for v in x.operands):
         return "a first dot needs what a second one gave"
+    rest = {arg for arg, v in zip(loop.body.args[1:], loop.body.terminator.operands, strict=True)
+            if v.op in late - then}
+    if any(v in rest for op in _needed(loop, early) for x in op.walk() for v in x.operands):
+        return "what lies between the dots needs what follows from a second one"
     return ""
 
 
@@ -104,11 +108,6 @@ def _registers(loop: ops.For, first: Sequence[ops.Dot], second: Sequence[ops.Dot
     values = [*loop.results, *(dot.result for dot in first), *(dot.a for dot in second),
               *(read.result for read in reads)]
     return sum(tile_registers(v.type) for v in values if isinstance(v.type, Tensor))
-
-
-def _by_wgmma(dot: ops.Dot) -> bool:
-    layout = layout_of(dot.result.type)
-    return isinstance(layout, Mma) and layout.version == 3
 
 
 def _users(loop: ops.For, start: Iterable[Op]) -> set[Op]:

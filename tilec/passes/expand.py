@@ -200,7 +200,7 @@ class Expander:
         loop.set_operand(1, here.emit(ops.Select(
             more, here.emit(ops.Sub(self.hi, step)), loop.lo)))
         values = dict(zip(self.body.args[1:], loop.results, strict=True))
-        if any(index in _reads(op) for op in own):
+        if any(index in _reads(op) for op in (*own, end)):
             now = carry(loop, loop.lo)
             values[index] = loop.results[-1]
             end.set_operands([*end.operands, Builder(before=end).emit(ops.Add(now, step))])
@@ -341,7 +341,8 @@ class Expander:
         furthest: dict[bool, Op] = {}  # of ops so far that do so, or not, the last in the text
         for op in order:
             effects, place = op.effects, self.place[op][-1]
-            if not effects or self.stage_of(op) < self.last:
+            if not effects or self.stage_of(op) < self.last or \
+                    floats(op) and self.last not in reading_stages(op, self.last):
                 continue
             more = not effects <= {"read", "read_shared"}
             for other_more, other in furthest.items():

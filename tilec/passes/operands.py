@@ -4,16 +4,13 @@ brought to one, once, where it is made."""
 from __future__ import annotations
 
 from tilec.ir import ops
-from tilec.ir.buffers import stage_bytes
+from tilec.ir.buffers import is_asynchronous, mbarrier_type, stage_bytes
 from tilec.ir.core import Block, Builder, Func, Op, Value
-from tilec.ir.layouts import SwizzledShared
 from tilec.ir.ops.gpu import allocation
 from tilec.ir.tensor_maps import TensorMaps, block_layout, buffer_type
-from tilec.ir.types import MemDesc, Scalar, Tensor, i32, i64
+from tilec.ir.types import MemDesc, Scalar, Tensor, i32
 from tilec.passes.dot_buffers import a_in_registers, wgmma_buffer
 from tilec.passes.expand import number
-
-BARRIER = SwizzledShared(1, 1, 1, (0,))
 
 
 def just_after(value: Value) -> Builder:
@@ -39,7 +36,9 @@ class Operands:
         op = value.op
         if value is dot.a and a_in_registers(dot):
             return value
-        if isinstance(op, ops.SharedLoad):
+        # A ring's, and not an author's buffer, which may hold something else by now.
+        if isinstance(op, ops.SharedLoad) and (
+                op.parent is dot.parent or is_asynchronous(allocation(op.buffer).result)):
             return op.buffer
         if isinstance(op, ops.ConvertLayout):
             return self.of(op.x, dot, here)
@@ -75,7 +74,7 @@ class Operands:
             here, body = Builder(before=load, loc=load.loc), Block()
             t = buffer_type(load)
             buffer = here.emit(ops.AllocShared(types=[t]))
-            full = here.emit(ops.AllocShared(types=[MemDesc((1,), i64, BARRIER)]))
+            full = here.emit(ops.AllocShared(types=[mbarrier_type()]))
             buffer.name, full.name = load.result.name, "full"
             inside = Builder(body, loc=load.loc)
             inside.insert(ops.MbarrierInit(full))
@@ -92,12 +91,18 @@ class Operands:
         return isinstance(operand.type, MemDesc) and \
             allocation(operand).result in self.stored.values()
 
-    def read(self) -> None:
-        """Give threads the blocks outside of loops that others than dots use."""
-        for load in [op for op in self.maps.func.body if isinstance(op, ops.DescriptorLoad)]:
+    def finish(self) -> None:
+        """Give threads the blocks outside of loops that others than dots use, and wait at the end
+        for those for which only a branch has waited: shared memory must outlive the copies."""
+        body = self.maps.func.body
+        for load in [op for op in body if isinstance(op, ops.DescriptorLoad)]:
             buffer, here = self.bring(load), Builder(before=load, loc=load.loc)
-            here.insert(ops.MbarrierWait(self.arrived[load.result], number(here, 0, i32)))
+            here.insert(ops.MbarrierWait(self.arrived.pop(load.result), number(here, 0, i32)))
             load.replace_by([here.emit(ops.SharedLoad(buffer, types=[load.result.type]))])
+        end = Builder(before=body.terminator)
+        for value, full in self.arrived.items():
+            if (value, body) not in self.waited:
+                end.insert(ops.MbarrierWait(full, number(end, 0, i32)))
 
     def wait(self, value: Value, user: Op) -> None:
         """Wait for a block before its first user, or the loop around that."""

@@ -6,18 +6,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilec.ir import ops
+from tilec.ir.accumulators import WARPGROUP_WARPS
 from tilec.ir.core import Block, Builder, Func, Module, Op, Value
 from tilec.ir.ops.hopper import WarpRole, WarpSpecialize, role_barriers
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import Tensor, i32
 from tilec.passes.base import Pass
+from tilec.passes.dot_buffers import by_wgmma
 from tilec.passes.expand import carry, later, number
 from tilec.passes.nest import around, give
 from tilec.passes.tma import Ring
 
 MAX_WARPS = 32
-WARPGROUP = 4  # warps
 
 
 class SpecializeWarps(Pass):
@@ -74,9 +75,11 @@ class _Nest:
             return "TMA loads a block outside of it"
         if self.loops[0].parent is not self.func.body:
             return "it stands in an `if` or a `while`"
-        if any(isinstance(op, ops.Load) and op.buffered for op in self.func.walk()):
+        if any(isinstance(op, ops.AsyncCopy | ops.AsyncCommit | ops.AsyncWait) or
+               isinstance(op, ops.Load) and op.buffered for op in self.func.walk()):
             return "another loop copies by cp.async, which roles do not"
-        if self.warps + 1 > MAX_WARPS or role_barriers(self.warps) + self.warps // WARPGROUP > 15:
+        barriers = role_barriers(self.warps) + self.warps // WARPGROUP_WARPS
+        if self.warps + 1 > MAX_WARPS or barriers > 15:
             return f"{self.warps} warps leave no warp or no barriers for it"
         return self._places() or self._apart()
 
@@ -125,7 +128,7 @@ class _Nest:
             loop.flatten = False
         before = Builder(before=outermost, loc=self.asked.loc)
         moved = self._to_move()
-        ring = Ring(self.loads, slots, maps, before, consumers=self.warps // WARPGROUP)
+        ring = Ring(self.loads, slots, maps, before, consumers=self.warps // WARPGROUP_WARPS)
         start = number(before, 0, i32)
         loading = Block()
         elect = Block()
@@ -199,8 +202,9 @@ class _Nest:
 
 
 def _only_multiplied(value: Value) -> bool:
-    """Whether only dots use a block, which wgmma reads from shared memory."""
-    return all(isinstance(user, ops.Dot) or isinstance(user, (ops.Trans, ops.ConvertLayout)) and
+    """Whether only dots use a block that wgmma reads from shared memory."""
+    return all(isinstance(user, ops.Dot) and by_wgmma(user) or
+               isinstance(user, (ops.Trans, ops.ConvertLayout)) and
                _only_multiplied(user.results[0]) for user in value.users)
 
 

@@ -6,6 +6,7 @@ from math import prod
 
 from tilec.errors import IRError
 from tilec.ir import ops
+from tilec.ir.accumulators import WARPGROUP_WARPS
 from tilec.ir.core import Builder, Module, Value
 from tilec.ir.layouts import Mma, RegisterLayout
 from tilec.ir.tensor_maps import TensorMaps, block_layout, buffer_type
@@ -13,7 +14,6 @@ from tilec.ir.types import Scalar, Tensor, i32, layout_of
 from tilec.passes.base import Pass
 from tilec.passes.expand import number
 
-WARPGROUP_WARPS = 4
 PASS_BYTES = 32768  # of a result in shared memory at once
 
 

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tilec.ir import ops
+from tilec.ir.accumulators import WARPGROUP_WARPS
+from tilec.ir.buffers import mbarrier_type
 from tilec.ir.core import Block, Builder, Func, Module, Op, Value
-from tilec.ir.layouts import SwizzledShared
 from tilec.ir.origins import uses_in_block
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps, buffer_type
-from tilec.ir.types import MemDesc, i32, i64
+from tilec.ir.types import MemDesc, i32
+from tilec.passes.dot_buffers import by_wgmma
 from tilec.passes.expand import Expander, carry, later, number, refuse
 from tilec.passes.nest import Cursor, Nest, give
 
-WARPGROUP_WARPS = 4
 ON_THE_WAY = (ops.ConvertLayout, ops.Trans)  # from a buffer to a dot
-_BARRIER = SwizzledShared(1, 1, 1, (0,))
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Ring:
     buffers: list[Value] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        barriers = MemDesc((self.slots, 1), i64, _BARRIER)
+        barriers = mbarrier_type(self.slots)
         self.full = self.at.emit(ops.AllocShared(types=[barriers]))
         self.full.name = "full"
         for load in self.loads:
@@ -167,8 +167,8 @@ def _load_in_stages(nest: Nest, loads: Sequence[ops.DescriptorLoad], maps: Tenso
     readers = {load: readers_of(load) for load in loads}
     stages = {load: sorted(map(expander.stage_of, found)) for load, found in readers.items()}
     for load in loads:
-        if not all(isinstance(op, ops.Dot) for op in readers[load]):
-            raise refuse(load, "has a stage of its own, which only operands of dots can have")
+        if not all(isinstance(op, ops.Dot) and by_wgmma(op) for op in readers[load]):
+            raise refuse(load, "has a stage of its own, which only operands of wgmma can have")
         if not stages[load] or stages[load][0] <= load.stage:
             raise refuse(load, f"runs in stage {load.stage}, expected a stage before its readers', "
                          f"which are {sorted(set(stages[load]))}")

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tilec.ir import ops
+from tilec.ir.buffers import mbarrier_type
 from tilec.ir.core import Value
-from tilec.ir.layouts import SwizzledShared
-from tilec.ir.types import MemDesc, i64
+from tilec.ir.types import MemDesc
 from tilec.language.context import current, error
 from tilec.language.gpu.shared import element_at
 from tilec.language.gpu.support import by_one_thread, need, need_warpgroups, parity
 from tilec.language.values import Indexed, builtin, const_int, const_value, to_tensor
-
-_PLAIN = SwizzledShared(1, 1, 1, (0,))
 
 
 @builtin
@@ -105,12 +103,12 @@ def mbarrier(count: Any = 1, stages: Any = None) -> barrier_array:
     """
     need(90, "tlg.mbarrier")
     number = const_int(count, "the count of tlg.mbarrier")
-    extents = () if const_value(stages, "stages") is None else (const_int(stages, "stages"),)
-    if extents and extents[0] < 1:
-        raise error(f"tlg.mbarrier: stages is {extents[0]}, expected 1 or more")
+    slots = 0 if const_value(stages, "stages") is None else const_int(stages, "stages")
+    if stages is not None and slots < 1:
+        raise error(f"tlg.mbarrier: stages is {slots}, expected 1 or more")
     if current().one_thread:
         raise error("tlg.mbarrier: one thread alone cannot allocate", "make it before the `if`")
-    alloc = ops.AllocShared(types=[MemDesc((*extents, 1), i64, _PLAIN)])
+    alloc = ops.AllocShared(types=[mbarrier_type(slots)])
     made = barrier_array(current().builder.emit(alloc))
     by_one_thread(ops.MbarrierInit(made.handle, count=number), None, "tlg.mbarrier")
     return made
