@@ -20,7 +20,7 @@ BATCH = 25
 
 
 @tilec.jit
-def product(a, b, c, TURNED: tl.constexpr, FLAT: tl.constexpr, WS: tl.constexpr):
+def product(a, b, c, TURNED: tl.constexpr, FLAT: tl.constexpr, WS: tl.constexpr = False):
     BM: tl.constexpr = a.block_shape[0]
     BK: tl.constexpr = a.block_shape[1]
     BN: tl.constexpr = c.block_shape[1]
@@ -79,8 +79,7 @@ def launches(count: int) -> None:
     described = [tilec.TensorDescriptor(x, (512, 512), (512, 1), s)
                  for x, s in zip(there, ((128, 64), (64, 128), (128, 128)))]
     for _ in range(count):
-        product[(5,)](*described, TURNED=False, FLAT=True, WS=False, num_warps=8,
-                      num_stages=3)
+        product[(5,)](*described, TURNED=False, FLAT=True, num_warps=8, num_stages=3)
     device.synchronize()
     want = a.astype(np.float64) @ b.astype(np.float64)
     np.testing.assert_allclose(there[2].get(), want, 1e-3, 1e-3)
