@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import tilec
 from benchmarks import common
 
 N, COLS, ROWS = 1 << 20, 4096, 64  # of add; of softmax
@@ -34,7 +36,8 @@ class Case:
     dtype, shapes: of the arrays it takes, and `scalars` follow. ours: arguments that the twin does
     without. constexprs: those of the first launch, and those of the launch after it. programs:
     the number of programs for given constexprs. too_large: constexprs that take more shared memory
-    than there is.
+    than there is. described: of a kernel that takes descriptors, the blocks, and what it takes for
+    scalars and constexprs.
     """
 
     example: str
@@ -47,6 +50,8 @@ class Case:
     options: dict[str, int] = field(default_factory=dict)
     ours: Callable[[Any], tuple[tuple[int | float, ...], dict[str, Any]]] | None = None
     too_large: dict[str, Any] = field(default_factory=dict)
+    described: tuple[tuple[tuple[int, ...], ...], tuple[int | float, ...],
+                     tuple[dict[str, Any], dict[str, Any]]] | None = None
 
 
 def matmul_arguments(example: Any) -> tuple[tuple[int | float, ...], dict[str, Any]]:
@@ -56,6 +61,7 @@ def matmul_arguments(example: Any) -> tuple[tuple[int | float, ...], dict[str, A
 
 
 MATMUL = {"BM": 128, "BN": 128, "BK": 64, "GROUP": 8}
+WIDE = MATMUL | {"BN": 256}
 ATTENTION = {"BM": 128, "BN": 64, "D": DIM, "CAUSAL": True}
 CASES = {
     "add": Case("01_vector_add", "add_kernel", "float32", ((N,),) * 3, (N,),
@@ -74,6 +80,17 @@ CASES = {
         (CONTEXT, DIM, CONTEXT * DIM, 0.125), (ATTENTION, ATTENTION | {"BN": 32}),
         lambda c: (CONTEXT // c["BM"], HEADS), {"num_warps": 8, "num_stages": 3},
         too_large=ATTENTION | {"BM": 256, "BN": 256}),
+    "descriptor matmul 128x256x64": Case(
+        "09_descriptor_matmul", "matmul_kernel", "bfloat16", ((SIZE, SIZE),) * 3, (SIZE,) * 6,
+        (WIDE, WIDE | {"GROUP": 4}), lambda c: (132,), {"num_warps": 8, "num_stages": 3},
+        described=(((128, 64), (64, 256), (128, 256)), (), ({"GROUP": 8}, {"GROUP": 4}))),
+    "descriptor attention 128x128x128 causal": Case(
+        "11_descriptor_attention", "attention_kernel", "bfloat16", ((HEADS, CONTEXT, DIM),) * 4,
+        (CONTEXT, DIM, CONTEXT * DIM, 0.125),
+        (ATTENTION | {"BN": 128}, ATTENTION | {"BN": 128, "CAUSAL": False}),
+        lambda c: (CONTEXT // 128, HEADS), {"num_warps": 8, "num_stages": 2},
+        described=(((1, 128, DIM),) * 4, (0.125,),
+                   ({"SHARED": 1, "CAUSAL": True}, {"SHARED": 1, "CAUSAL": False}))),
 }
 
 
@@ -84,11 +101,25 @@ def tilec_step(case: Case, torch: Any) -> Step:
     example = common.load_example(case.example)
     fn = getattr(example, case.kernel)
     scalars, more = case.ours(example) if case.ours else (case.scalars, {})
-    args = (*arrays(case, torch), *scalars)
+    args: list[Any] = arrays(case, torch)
     given = more | case.options
+    own = dict(zip(map(str, case.constexprs), case.constexprs, strict=True))
+    if case.described:
+        blocks, scalars, mine = case.described
+        args = [tilec.TensorDescriptor(x, shape, strides_of(shape), block)
+                for x, shape, block in zip(args, case.shapes, blocks, strict=True)]
+        own = dict(zip(own, mine, strict=True))
+    args += scalars
     if torch is None:
-        return lambda constexprs: fn.warmup(*args, **constexprs, **given, grid=(1,))
-    return lambda constexprs: fn[case.programs(constexprs)](*args, **constexprs, **given)
+        return lambda constexprs: fn.warmup(*args, **own.get(str(constexprs), constexprs), **given,
+                                            grid=(1,))
+    return lambda constexprs: fn[case.programs(constexprs)](
+        *args, **own.get(str(constexprs), constexprs), **given)
+
+
+def strides_of(shape: tuple[int, ...]) -> list[int]:
+    """Those of a contiguous array."""
+    return [math.prod(shape[i + 1:]) for i in range(len(shape))]
 
 
 def triton_step(case: Case, torch: Any) -> Step:
