@@ -436,7 +436,9 @@ def test_the_schedule_prints_and_may_be_edited(rng) -> None:
     assert [x.stage for x in dots] == [1, 2]
     edited = parse(print_module(module))
     all_of(edited, ops.DescriptorLoad)[-1].stage = 0
-    for m in (module, edited):
+    turned = parse(print_module(module))
+    all_of(turned, ops.Dot)[1].op_order = 0  # the second dot begins first
+    for m in (module, edited, turned):
         through(m, "schedule", "insert_barriers")
         out[:] = np.nan
         TextKernel(m).run(args, (1,), "lowered", 3)
@@ -446,7 +448,7 @@ def test_the_schedule_prints_and_may_be_edited(rng) -> None:
 @pytest.mark.parametrize(("change", "message"), [
     (lambda loads, dots: setattr(loads[-1], "stage", 2), "in stage 2, expected a stage before"),
     (lambda loads, dots: setattr(dots[0], "stage", 2), "in stage 2|needs its result|before"),
-    (lambda loads, dots: setattr(dots[1], "op_order", 0), "op_order puts it before"),
+    (lambda loads, dots: setattr(dots[0], "op_order", 9), "op_order puts it after"),
 ])
 def test_schedules_that_cannot_be(change, message, rng) -> None:
     module, *_ = scheduled(rng)
