@@ -36,9 +36,9 @@ class Result:
 
 
 def newest(name: str, folder: Path = RESULTS) -> Result | None:
-    """The newest result of a benchmark; of one day's, the one from a GPU machine."""
+    """The newest result of a benchmark; one from a GPU machine, if there is any."""
     found = sorted(folder.glob(f"????-??-??-{name}*.md"),
-                   key=lambda p: (p.stem[:10], p.stem.endswith(name)))
+                   key=lambda p: (p.stem.endswith(name), p.stem))
     return Result(found[-1]) if found else None
 
 
@@ -162,7 +162,8 @@ def section(folder: Path = RESULTS) -> str:
              "measures and\n`python -m benchmarks.figures` writes this section.\n"]
     for name, show in (("memory_bound", memory_bound), ("long_rows", long_rows),
                        ("matmul", matmul), ("hopper", hopper), ("launch", launch),
-                       ("compile_time", compile_time), ("interpreter", interpreter)):
+                       ("compile_time", compile_time), ("compile_time-cpu", compile_time),
+                       ("interpreter", interpreter)):
         result = newest(name, folder)
         if result is not None:
             parts.append(show(result))
