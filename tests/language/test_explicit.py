@@ -10,7 +10,7 @@ import tilec
 import tilec.language as tl
 import tilec.language.gpu as tlg
 from benchmarks.common import load_example
-from tests.support.explicit import HOPPER, LEVELS, everywhere
+from tests.support.explicit import HOPPER, LEVELS, both, everywhere
 from tests.support.fixtures import FOLDER
 from tests.support.hopper import gemm, gemm_args
 from tilec.errors import InterpreterError, LaunchError
@@ -271,13 +271,7 @@ def test_a_from_registers_and_parts_of_tiles(rng):
 def rotated(a, b, c_ptr, d_ptr, n):
     """c and d: sums of a @ b and of a @ b^T, each read while the other's next is under way."""
     at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
-    left, right = tlg.alloc_shared((64, 64), a.dtype), tlg.alloc_shared((64, 64), b.dtype)
-    ready = tlg.mbarrier()
-    tlg.barrier()
-    ready.expect(left.nbytes + right.nbytes)
-    tlg.tma.load(a, [0, 0], left, ready)
-    tlg.tma.load(b, [0, 0], right, ready)
-    ready.wait(0)
+    left, right = both(a, b)
     zero = tl.zeros((64, 64), tl.float32)
     seen, total = zero, zero
     for _ in range(n):
@@ -304,13 +298,7 @@ def test_a_product_is_read_while_the_next_one_is_under_way(rng):
 def replaced(a, b, c_ptr, n):
     """c = n * (a @ b); the product that a round reads was begun by the one before, in one place."""
     at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
-    left, right = tlg.alloc_shared((64, 64), a.dtype), tlg.alloc_shared((64, 64), b.dtype)
-    ready = tlg.mbarrier()
-    tlg.barrier()
-    ready.expect(left.nbytes + right.nbytes)
-    tlg.tma.load(a, [0, 0], left, ready)
-    tlg.tma.load(b, [0, 0], right, ready)
-    ready.wait(0)
+    left, right = both(a, b)
     total = tl.zeros((64, 64), tl.float32)
     product = tlg.wgmma(left, right, total, use_acc=False)
     for _ in range(n):

@@ -8,22 +8,9 @@ import pytest
 import tilec
 import tilec.language as tl
 import tilec.language.gpu as tlg
-from tests.support.explicit import HOPPER, everywhere
+from tests.support.explicit import HOPPER, both, everywhere
 
 describe = tilec.TensorDescriptor.from_tensor
-
-
-@tilec.jit
-def both(a, b):
-    """Buffers with a and b, brought by TMA."""
-    x, y = tlg.alloc_shared((64, 64), a.dtype), tlg.alloc_shared((64, 64), b.dtype)
-    ready = tlg.mbarrier()
-    tlg.barrier()
-    ready.expect(x.nbytes + y.nbytes)
-    tlg.tma.load(a, [0, 0], x, ready)
-    tlg.tma.load(b, [0, 0], y, ready)
-    ready.wait(0)
-    return x, y
 
 
 @tilec.jit

@@ -57,6 +57,27 @@ def test_reads_the_standard_input(monkeypatch: pytest.MonkeyPatch,
     assert "tile.add" not in capsys.readouterr().out
 
 
+def test_a_pass_at_the_wrong_level(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It asks for types that only layouts give: no error of tilec's own."""
+    path = tmp_path / "k.tir"
+    path.write_text("""module {
+  func @k(%p: ptr<f32>) {
+    %0 = tile.arange() {end = 64, start = 0} : tensor<64xi32>
+    %1 = tile.splat(%p) : tensor<64xptr<f32>>
+    %2 = tile.addptr(%1, %0) : tensor<64xptr<f32>>
+    %3 = tile.load(%2) : tensor<64xf32>
+    tile.store(%2, %3)
+    func.return()
+  }
+}
+""")
+    assert opt.main([str(path), "--passes=coalesce"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "pass `coalesce` failed: the module is at level tile, expected gpu" in err
+    assert "Internal" not in err and "Assertion" not in err
+
+
 def test_modules_of_a_file_come_out_apart_and_in_order(tmp_path: Path,
                                                        capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "k.tir"

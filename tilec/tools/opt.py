@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tilec.compiler import PIPELINE, stage_level
 from tilec.errors import InternalError, TilecError
 from tilec.ir.core import Module
 from tilec.ir.parser import parse
@@ -96,20 +97,32 @@ def _process(text: str, name: str, passes: Sequence[Pass], target: str,
 
 
 def _run(p: Pass, module: Module) -> None:
-    """One pass, and the verifier after it; a failure that is tilec's own names the pass."""
-    before = print_module(module)
+    """One pass, and the verifier after it. A failure is an error of the input if the pass is made
+    for another level; else it is tilec's own, and names the pass."""
+    before, level = print_module(module), module.level
     try:
         p.run(module)
     except TilecError:
         raise
     except Exception as e:
+        _expect_level(p, level)
         raise InternalError(f"pass `{p}` failed on\n{before}{type(e).__name__}: {e}", None,
                             f"run it alone with --passes='{p}'") from e
     try:
         verify(module)
     except TilecError as e:
+        _expect_level(p, level)
         raise InternalError(f"pass `{p}` broke\n{before}{e}", None,
                             f"run it alone with --passes='{p}'") from e
+
+
+def _expect_level(p: Pass, level: str) -> None:
+    """Raise TilecError if the pipeline runs the pass, and at other levels only."""
+    levels = {stage_level(i): None for i, step in enumerate(PIPELINE) if type(step.run) is type(p)}
+    if levels and level not in levels:
+        raise TilecError(f"pass `{p}` failed: the module is at level {level}, expected "
+                         f"{' or '.join(levels)}", None,
+                         "run the passes before it too, in the order of the pipeline") from None
 
 
 if __name__ == "__main__":
