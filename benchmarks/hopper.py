@@ -44,6 +44,7 @@ GRADIENTS = ((128, 4096, 128, False), (128, 4096, 128, True), (128, 4096, 64, Fa
 PLAIN_GRADIENTS = {64: (((128, 64), (64, 128)), (3, 3)), 128: (((128, 64), (64, 128)), (2, 3))}
 TRITON_GRADIENTS = (((128, 32), 4, 5), ((128, 32), 8, 3), ((128, 64), 8, 3), ((128, 64), 8, 2),
                     ((64, 64), 4, 3))  # SIDE and STEP, warps, stages
+EXPLICIT_GRADIENTS = {64: ((64, 128), (128, 128)), 128: ((64, 128),)}
 GRAPH_FLOPS = 2 * 4096**3  # products up to this are replayed from a graph
 
 
@@ -245,6 +246,15 @@ def gradients_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case
                                                             retain_graph=True)]
 
     case.run["plain tl"] = {"": plain}
+    by_hand, dq_sum = common.load_example("15_explicit_gradients"), torch.empty_like(q).float()
+
+    def explicit(block: tuple[int, int]) -> Callable[[int], Any]:
+        def launch(_: int) -> Any:
+            by_hand.gradients(q, k, v, out, dout, lse, delta, dq_sum, *grads, causal, block)
+            return grads
+        return launch
+
+    case.run["explicit"] = {str(block): explicit(block) for block in EXPLICIT_GRADIENTS[d]}
     case.run["cuDNN"] = {"": by_torch(attention.SDPBackend.CUDNN_ATTENTION)}
     case.run["FlashAttention-2"] = {"": by_torch(attention.SDPBackend.FLASH_ATTENTION)}
     if twin is not None:

@@ -46,6 +46,7 @@ EXPECTED = {
     "12_fp8_matmul": (1, ["100 x 160 x 208 e4m3"]),
     "13_long_rows": (22, ["softmax, 6 x 32768 bfloat16", "gradient, 9 x 781 float16",
                           "cross-entropy with gradient, 3 x 20000 float32"]),
+    "15_explicit_gradients": (6, ["dq, full, 4 x 150 x 64", "dk, causal, 4 x 150 x 64"]),
 }
 # Levels below tile reorder reductions and use the hardware's formulas for exp and division.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
@@ -124,6 +125,8 @@ def small(module, name):
         module.attention(q, k, v, out, True, (16, 16), num_warps=1)
         module.attention(q, k, v, out, True, (32, 16), num_warps=1, lse=lse)
         module.gradients(q, k, v, out, dout, lse, delta, dq, dk, dv, True, ((16, 16), (16, 16)), 1)
+    elif name == "15_explicit_gradients":
+        module.main(2, 2, 70, 64)
     elif name == "13_long_rows":
         module.check_kernels(3, 781, "float16", 2e-3)
         module.check_kernels(2, 1000, "bfloat16", 2e-2, how=(2, 1, 0))  # in blocks

@@ -48,6 +48,8 @@ module attributes {level = "gpu", num_warps = 4, target = "sm_90a"} {
     %part = gpu.extract_slice(%r2) {start = [0, 64], shape = [64, 64]} : tensor<64x64xf32, #mma>
     %kept = gpu.set_layout(%r2) {layout = #mma} : tensor<64x128xf32, #mma>
     gpu.tma_store(%map, %a0, %x, %x, %x)
+    %y = tile.add(%x, %x) : i32
+    gpu.tma_store(%map, %a0, %y, %x, %x) {reduce = "add"}
     gpu.tma_store_commit()
     gpu.tma_store_wait() {pending = 1, read = true}
     gpu.warpgroup_barrier()
@@ -110,6 +112,7 @@ def test_the_kernel_is_well_formed() -> None:
     ("tensormap<1x64x64xbf16", "tensormap<1x64x64xptr<bf16>", "a tensormap cannot hold ptr"),
     (STORE, "gpu.tma_store(%half, %a0, %x, %x) {parts = 2}", "there are 1 warpgroups"),
     (STORE, STORE + " {parts = 0}", "parts is 0, expected 1 or more"),
+    ('{reduce = "add"}', '{reduce = "max"}', "reduce"),
     ("{pending = 1, read = true}", "{pending = -1}", "pending is -1"),
     # wgmma
     (FIRST, "%r0 = gpu.wgmma(%acc, %b, %acc)", "cannot multiply"),

@@ -150,8 +150,9 @@ def _store(cg: CodeGen, op: ops.TmaStore) -> None:
         out = e.compare("uge", cg.thread(), e.const(op.parts * WARPGROUP, "i32"))
         number = e.select(out, e.const(1, "i32"), number)
     places = ", ".join(f"${i}" for i in range(2, 2 + rank))
+    name, kind = ("cp.reduce", f".{op.reduce}") if op.reduce else ("cp", "")
     for offset, where in _boxes(cg, op, op.buffer, at):
-        _first(cg, f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group "
+        _first(cg, f"{name}.async.bulk.tensor.{rank}d.global.shared::cta{kind}.tile.bulk_group "
                f"[$0, {{{places}}}], [$1];",
                [("l", cg.scalar(op.map)), ("r", _address(cg, pointer, offset)),
                 *(("r", c) for c in where)], number)

@@ -241,7 +241,10 @@ def _(m: Machine, frame: Frame, op: ops.TmaStore) -> None:
         raise m.error(op, f"this copies {int((poison & tile.inside).sum())} elements of the buffer "
                       "that are poison: nobody wrote them, or something poison was written")
     try:
-        m.memory.store(tile.address, array, tile.inside, tile.who)
+        if op.reduce:
+            m.memory.atomic_add(tile.address, array, tile.inside, tile.who, False)
+        else:
+            m.memory.store(tile.address, array, tile.inside, tile.who)
     except AccessError as e:
         raise m.error(op, f"%{op.map.name} is a read-only array" if e.reason == "readonly" else
                       f"%{op.map.name} is {e.reason}") from None

@@ -25,12 +25,12 @@ from tilec.ir.layout_base import (
 )
 from tilec.ir.linear import LinearLayout, tile_outs
 from tilec.ir.register_layouts import Blocked, DotOperand, Linear, Mma, Slice
-from tilec.ir.shared_layouts import NvmmaShared, SharedLinear, SwizzledShared
+from tilec.ir.shared_layouts import NvmmaShared, SharedLinear, SwizzledShared, plain_rows
 
 __all__ = ["LANES", "Blocked", "DotOperand", "Layout", "Linear", "Mma", "NvmmaShared",
            "RegisterLayout", "SharedLayout", "SharedLinear", "Slice", "SwizzledShared",
            "default_blocked", "expand", "layout_from_fields", "linear_layout",
-           "reshape", "same_layout", "slice_of", "transpose"]
+           "plain_rows", "reshape", "same_layout", "slice_of", "transpose"]
 
 LAYOUT_CLASSES: dict[str, type[Layout]] = {
     c.name: c

@@ -46,6 +46,11 @@ class SwizzledShared(SharedLayout):
         return _swizzled(shape, self.order, shape, self.vec, self.per_phase, self.max_phase)
 
 
+def plain_rows(rank: int) -> SwizzledShared:
+    """Elements one after another, the last dimension fastest."""
+    return SwizzledShared(1, 1, 1, tuple(reversed(range(rank))))
+
+
 @dataclass(frozen=True, eq=False)
 class NvmmaShared(SharedLayout):
     """What TMA writes and wgmma reads: panels of swizzle_bytes (0: 16 bytes, plain) by all rows.

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilec.errors import LaunchError
-from tilec.ir.layouts import NvmmaShared
+from tilec.ir.descriptors import tma_boxes
+from tilec.ir.layouts import NvmmaShared, plain_rows
 from tilec.ir.tensor_maps import STRIDE_BYTES, MapRecipe
 from tilec.ir.types import SCALARS, TensorMap
 from tilec.runtime.descriptors import TensorDescriptor
@@ -81,15 +82,15 @@ class MapMaker:
 def to_json(recipe: MapRecipe) -> list[Any]:
     """The recipe as what JSON can hold."""
     t = recipe.type
-    assert isinstance(t.layout, NvmmaShared)
-    return [t.shape, t.element.name, t.layout.swizzle_bytes, *recipe[1:]]
+    return [t.shape, t.element.name, tma_boxes(t).swizzle, t.layout.rank, *recipe[1:]]
 
 
 def from_json(data: list[Any]) -> MapRecipe:
     """The recipe that `to_json` wrote down."""
-    shape, name, swizzle, *rest = data
+    shape, name, swizzle, rank, *rest = data
     element = SCALARS[name]
-    t = TensorMap(tuple(shape), element, NvmmaShared(swizzle, False, element.bits))
+    layout = NvmmaShared(swizzle, False, element.bits) if swizzle else plain_rows(rank)
+    t = TensorMap(tuple(shape), element, layout)
     label, base, extents, strides, apart, stored = rest
     return MapRecipe(t, label, base, tuple(extents), tuple(strides),
                      tuple((int(i), str(name)) for i, name in apart), bool(stored))

@@ -18,14 +18,15 @@ from tilec.ir.types import TensorMap
 from tilec.runtime import device, host
 from tilec.runtime.descriptors import TensorDescriptor
 
-# CUtensorMapDataType of each element; fp8 counts as bytes.
+# CUtensorMapDataType of each element; fp8 counts as bytes. Signs make no difference to copies and
+# additions, and TMA adds no INT64.
 _TYPES = {"i8": "UINT8", "u8": "UINT8", "f8e4m3": "UINT8", "f8e5m2": "UINT8", "i16": "UINT16",
-          "u16": "UINT16", "i32": "INT32", "u32": "UINT32", "i64": "INT64", "u64": "UINT64",
+          "u16": "UINT16", "i32": "INT32", "u32": "UINT32", "i64": "UINT64", "u64": "UINT64",
           "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64"}
 _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 # The simulator calls them as PTX does.
 _PTX_TYPES = {"UINT8": "u8", "UINT16": "u16", "UINT32": "u32", "INT32": "s32", "UINT64": "u64",
-              "INT64": "s64", "FLOAT16": "f16", "BFLOAT16": "bf16", "FLOAT32": "f32",
+              "FLOAT16": "f16", "BFLOAT16": "bf16", "FLOAT32": "f32",
               "FLOAT64": "f64"}
 _MOST_STRIDE = 1 << 40
 

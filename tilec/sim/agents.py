@@ -53,7 +53,7 @@ class Agents:
         return made
 
     def touch(self, at: int, space: Space, offsets: Array, width: int, threads: Array, end: Epoch,
-              writes: bool, async_proxy: bool = True) -> None:
+              writes: bool, async_proxy: bool = True, atomic: bool = False) -> None:
         """Instruction `at` reads or writes `width` bytes at each offset.
 
         Reads come after what each of the threads did, writes after what the first did; they are
@@ -69,7 +69,8 @@ class Agents:
         when = order.base + 1 + clock
         order.newest = max(order.newest, when)
         first = Access(np.full(len(index), threads[0]), index, np.full(len(index), agent),
-                       np.full(len(index), when), np.full(len(index), at, np.int32), async_proxy)
+                       np.full(len(index), when), np.full(len(index), at, np.int32), async_proxy,
+                       atomic)
         for thread in threads[1:]:
             shadow.check_load(first._replace(threads=np.full(len(index), thread)))
         if not writes:

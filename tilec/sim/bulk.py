@@ -32,7 +32,7 @@ class Transfer:
     """One bulk operation that `thread` issued.
 
     `take` gives the data and `put` writes it. Afterwards `bytes` have come for each of `barriers`;
-    without any it belongs to bulk group number `group` of the thread.
+    without any it belongs to bulk group number `group` of the thread. `atomic`: a reduction.
     """
 
     instr: Instr
@@ -42,6 +42,7 @@ class Transfer:
     barriers: tuple[MBarrier, ...] = ()
     bytes: int = 0
     group: int = 0
+    atomic: bool = False
     data: Array | None = None
 
 

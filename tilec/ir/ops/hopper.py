@@ -227,16 +227,25 @@ class TmaStore(Warpgroups, TmaOp, name="gpu.tma_store", effects={"write", "read_
     buffer must be followed by `gpu.fence_async` and a barrier.
 
     parts: the buffer is this many of the map's tiles high, and the first thread of warpgroup i
-    copies tile i, so that only its own warpgroup must be done with it.
+    copies tile i, so that only its own warpgroup must be done with it. reduce: "add" adds to what
+    lies there, element by element, atomically (relaxed, for the GPU).
     """
 
     buffer: Value = operand()
     coordinates: tuple[Value, ...] = operands()
     parts: int = attr(int, 1)
+    reduce: str = attr(str, "", choices=("", "add"))
+
+    @property
+    def effects(self) -> frozenset[str]:
+        return self.class_effects | ({"read"} if self.reduce else set())
 
     def infer(self) -> Sequence[Type]:
         if self.parts < 1:
             raise self.fail(f"parts is {self.parts}, expected 1 or more")
+        element = self.map_type().element
+        if self.reduce and element.bits < (16 if element.is_float else 32):
+            raise self.fail(f"no atomic {self.reduce} for {element}")
         self.check_copy(self.buffer, self.coordinates, self.parts)
         return ()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilec.ir import ops
 from tilec.ir.core import Value
-from tilec.ir.layouts import Layout, SharedLayout, SwizzledShared
+from tilec.ir.layouts import Layout, SharedLayout, plain_rows
 from tilec.ir.tensor_maps import block_layout
 from tilec.ir.types import MemDesc, Scalar, Tensor
 from tilec.language import dtypes as dt
@@ -161,8 +161,7 @@ def alloc_shared(shape: Any, dtype: Any, layout: Any = None, stages: Any = None)
                     "numbers, in one dimension or more")
     layout = const_value(layout, "the layout of tlg.alloc_shared")
     if layout is None:
-        layout = block_layout(extents, element) or \
-            SwizzledShared(1, 1, 1, tuple(reversed(range(len(extents)))))
+        layout = block_layout(extents, element) or plain_rows(len(extents))
     if not isinstance(layout, SharedLayout):
         raise error(f"tlg.alloc_shared: the layout is {describe(layout)}, expected one of shared "
                     "memory", "tlg.Swizzled, NvmmaShared and SharedLinear make them")

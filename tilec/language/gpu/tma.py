@@ -10,7 +10,6 @@ from typing import Any
 from tilec.ir import ops
 from tilec.ir.core import Value
 from tilec.ir.descriptors import tma_boxes
-from tilec.ir.layouts import NvmmaShared
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import Scalar, TensorMap
 from tilec.language import dtypes as dt
@@ -20,7 +19,7 @@ from tilec.language.descriptors import tensor_descriptor
 from tilec.language.gpu.barriers import barrier_array
 from tilec.language.gpu.shared import buffer_of, shared_buffer
 from tilec.language.gpu.support import by_one_thread, need, need_warpgroups
-from tilec.language.memory import writable
+from tilec.language.memory import check_addition, writable
 from tilec.language.values import builtin, const_int, const_value, describe
 
 
@@ -38,14 +37,12 @@ def _map(desc: tensor_descriptor, layout: Any, what: str, stored: bool = False) 
     element = desc.dtype.ir
     assert isinstance(element, Scalar) and context.func is not None
     shape = desc.block_shape
-    if not isinstance(layout, NvmmaShared):
-        raise error(f"{what}: the buffer's layout is {layout}, expected tlg.NvmmaShared",
-                    "leave out the layout of tlg.alloc_shared")
     t = TensorMap(shape, element, layout)
     try:
         tma_boxes(t)
     except ValueError as e:
-        raise error(f"{what}: {e}", "choose another block shape or layout") from None
+        raise error(f"{what}: {e}", "choose another block shape, or leave out the layout of "
+                    "tlg.alloc_shared") from None
     maps = TensorMaps(context.func, context.target)
     extents = [x.handle for x in desc.shape]
     strides = [x.handle for x in desc.strides]
@@ -59,16 +56,18 @@ def _map(desc: tensor_descriptor, layout: Any, what: str, stored: bool = False) 
 def _block(desc: tensor_descriptor, buffer: Any, what: str) -> tuple[shared_buffer, int]:
     """(the buffer for a descriptor's blocks, how many of them are in it along its rows)."""
     made, block = buffer_of(buffer, what), desc.block_shape
-    shape = block[len(block) - 2:]
-    rows, columns = made.shape if len(made.shape) == 2 else (0, 0)
-    if len(block) < 2 or set(block[:-2]) - {1} or \
-            columns != shape[1] or rows % shape[0] or not rows:
+    rank = len(made.shape)
+    shape = block[-rank:]
+    parts = made.shape[0] // shape[0] if rank == 2 else 1
+    if rank > 2 or len(block) < rank or set(block[:-rank]) - {1} or not parts or \
+            made.shape != (shape[0] * parts, *shape[1:]):
         raise error(f"{what}: cannot copy blocks of {list(block)} with a {made}",
-                    "buffer and block must have equal extents, two but for extents of 1 in front")
+                    "buffer and block must have equal extents, one or two but for extents of 1 in "
+                    "front")
     if made.dtype != desc.dtype:
         raise error(f"{what}: found a {made} for a tensor of {desc.dtype}",
                     "copies convert nothing: both must have one dtype")
-    return made, rows // shape[0]
+    return made, parts
 
 
 @builtin
@@ -98,6 +97,23 @@ def load(desc: Any, offsets: Any, buffer: Any, barrier: Any, pred: Any = None) -
     by_one_thread(op, pred, what)
 
 
+def _store(desc: Any, offsets: Any, buffer: Any, what: str, reduce: str = "") -> None:
+    desc = _descriptor(desc, what)
+    need_warpgroups(what)
+    writable(desc.base, what)
+    if reduce:
+        check_addition(desc.dtype, what)
+    source, parts = _block(desc, buffer, what)
+    groups = current().options["num_warps"] // 4
+    if parts not in (1, groups):
+        raise error(f"{what}: the buffer holds {parts} blocks of {list(desc.block_shape)}, "
+                    f"expected 1 or {groups}", "there is one, or one for each warpgroup")
+    at = scalars(offsets, dt.int32, f"the offsets of {what}", len(desc.block_shape))
+    current().builder.insert(ops.TmaStore(
+        _map(desc, source.layout, what, stored=True), source.handle, [x.handle for x in at],
+        parts=parts, reduce=reduce))
+
+
 @builtin
 def store(desc: Any, offsets: Any, buffer: Any) -> None:
     """Begin to copy a buffer to the block at `offsets`; what lies outside of the tensor is left
@@ -108,24 +124,19 @@ def store(desc: Any, offsets: Any, buffer: Any) -> None:
     filled the buffer and this must stand tlg.fence_async and a barrier. The copies belong to the
     group that the next store_commit closes.
     """
-    what = "tlg.tma.store"
-    desc = _descriptor(desc, what)
-    need_warpgroups(what)
-    writable(desc.base, what)
-    source, parts = _block(desc, buffer, what)
-    groups = current().options["num_warps"] // 4
-    if parts not in (1, groups):
-        raise error(f"{what}: the buffer holds {parts} blocks of {list(desc.block_shape)}, "
-                    f"expected 1 or {groups}", "there is one, or one for each warpgroup")
-    at = scalars(offsets, dt.int32, f"the offsets of {what}", len(desc.block_shape))
-    current().builder.insert(ops.TmaStore(
-        _map(desc, source.layout, what, stored=True), source.handle, [x.handle for x in at],
-        parts=parts))
+    _store(desc, offsets, buffer, "tlg.tma.store")
+
+
+@builtin
+def atomic_add(desc: Any, offsets: Any, buffer: Any) -> None:
+    """Like `store`, but adds the buffer to what is there, element by element, atomically (relaxed,
+    for the GPU). dtypes as for tl.atomic_add. Source: PTX ISA, cp.reduce.async.bulk.tensor."""
+    _store(desc, offsets, buffer, "tlg.tma.atomic_add", reduce="add")
 
 
 @builtin
 def store_commit() -> None:
-    """Close the group of copies that tlg.tma.store began since the last commit."""
+    """Close the group of copies that tlg.tma.store and atomic_add began since the last commit."""
     need(90, "tlg.tma.store_commit")
     current().builder.insert(ops.TmaStoreCommit())
 

@@ -106,7 +106,7 @@ def _touch(decoder: Decoder, pc: int, transfer: Transfer, source: Pieces,
     read = ends[0] if ends else (agents.column(READS, lane), group)
     agents.touch(pc, *source, who, read, False)
     for target, end in zip(targets, ends or [(agents.column(WRITES, lane), group)], strict=True):
-        agents.touch(pc, *target, who, end, True)
+        agents.touch(pc, *target, who, end, True, atomic=transfer.atomic)
 
 
 def _check_reduction(op: str, ty: str) -> None:
@@ -229,7 +229,8 @@ def _begin_box(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Begin:
             view[index] = data if update is None else update(view[index], data)
 
         source = ((at + relative) // width)[inside]
-        transfer = Transfer(instr, lane, lambda: space.views[width][source], write)
+        transfer = Transfer(instr, lane, lambda: space.views[width][source], write,
+                            atomic=update is not None)
         return transfer, (space, at + rows, 16), [there]
 
     return issue
@@ -275,7 +276,7 @@ def _begin_plain(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Begin:
 
         barriers = tuple(barrier for _, barrier in places if barrier is not None)
         chunks = np.arange(0, size, 16)
-        return (Transfer(instr, lane, take, put, barriers, size), (reads, first + chunks, 16),
-                [(writes, at + chunks, 16) for at, _ in places])
+        return (Transfer(instr, lane, take, put, barriers, size, atomic=update is not None),
+                (reads, first + chunks, 16), [(writes, at + chunks, 16) for at, _ in places])
 
     return issue
