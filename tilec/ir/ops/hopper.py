@@ -92,7 +92,8 @@ class OneThread(Op):
 
 
 class Warpgroups(Op):
-    """Base of ops that each warpgroup (four warps) does by itself."""
+    """Base of ops that each warpgroup (four warps) does by itself. Fewer than four warps, as of a
+    small warp role, are one."""
 
 
 class WarpgroupBarrier(Warpgroups, name="gpu.warpgroup_barrier", effects={"barrier"}):
@@ -421,11 +422,11 @@ class WarpRole(Op, name="gpu.warp_role", effects={"barrier"}):
         own = {v for op in self.body.walk() for block in op.regions for v in block.args}
         for op in self.body.walk():
             if reason := _NOT_IN_ROLES.get(type(op)):
-                raise self.fail(f"{op.name} stands in a role: {reason}")
+                raise op.fail(f"{op.name} stands in a role: {reason}")
             own.update(op.results)
             for v in op.operands:
                 if isinstance(v.type, Tensor) and v not in own:
-                    raise self.fail(f"{op.name} uses a tile from outside: {v!r}")
+                    raise op.fail(f"{op.name} uses a tile from outside: {v!r}")
 
 
 class WarpSpecialize(Op, name="gpu.warp_specialize", effects={"barrier"}):
