@@ -126,9 +126,9 @@ def probabilities(s, top, scale):
 
 
 @tilec.jit
-def write(out, head, first, acc, sums, buffer):
-    """Store a tile through the buffer, of which each warpgroup has its own rows."""
-    result = (acc * (1.0 / sums)[:, None]).to(out.dtype)
+def write(out, head, first, acc, inverse, buffer):
+    """Store acc * inverse through the buffer, of which each warpgroup has its own rows."""
+    result = (acc * inverse[:, None]).to(out.dtype)
     tlg.tma.store_wait(read=True)  # the last tile's rows have left the buffer
     tlg.warpgroup_barrier()
     buffer.store(result)
@@ -198,10 +198,10 @@ def compute(q, k, out, queries, keys, values, buffer, tiles, scale, CAUSAL: tl.c
         queries.empty.arrive()
         last = base + count - 1
         acc = begin_sums(p, values, last, acc)
-        sums = tl.sum(total, 1)
+        inverse = 1.0 / tl.sum(total, 1)
         acc = tlg.wgmma_wait(0, acc)
         release(values, last)
-        write(out, head, first, acc, sums, buffer)
+        write(out, head, first, acc, inverse, buffer)
         number += 1
         base += count
     tlg.tma.store_wait(read=True)
@@ -221,6 +221,7 @@ def by_roles_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.conste
         tlg.tma.prefetch(q, queries.slots)
         tlg.tma.prefetch(k, keys.slots)
         tlg.tma.prefetch(v, values.slots)
+        tlg.tma.prefetch(out, buffer)
     tlg.barrier()
     tiles = q.shape[0] * tl.cdiv(q.shape[1], BM)
     tlg.warp_specialize(
@@ -250,6 +251,7 @@ def one_role_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.conste
         fetch(q, [head, first, 0], queries.slots, queries.full, queries.empty, 1)
         fetch_block(k, head // SHARED, start, keys, 0)
         fetch_block(v, head // SHARED, start, values, 0)
+        tlg.tma.prefetch(out, buffer)
     tlg.barrier()
     none = tl.zeros((BM, BN), tl.float32)
     number, base = 0, 0
@@ -299,10 +301,10 @@ def one_role_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.conste
                   number & 1)
             fetch_block(k, next_head // SHARED, start, keys, last + 1)
             fetch_block(v, next_head // SHARED, start, values, last + 1)
-        sums = tl.sum(total, 1)
+        inverse = 1.0 / tl.sum(total, 1)
         acc = tlg.wgmma_wait(0, acc)
         release(values, last)
-        write(out, head, first, acc, sums, buffer)
+        write(out, head, first, acc, inverse, buffer)
         head, first, count = next_head, next_first, next_count
         number += 1
         base = last + 1

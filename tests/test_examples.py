@@ -46,6 +46,7 @@ EXPECTED = {
     "12_fp8_matmul": (1, ["100 x 160 x 208 e4m3"]),
     "13_long_rows": (22, ["softmax, 6 x 32768 bfloat16", "gradient, 9 x 781 float16",
                           "cross-entropy with gradient, 3 x 20000 float32"]),
+    "14_explicit_attention": (4, ["full, with roles, 3 x 150 x 170 x 64", "causal, without roles"]),
 }
 # Levels below tile reorder reductions and use the hardware's formulas for exp and division.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
@@ -134,6 +135,11 @@ def small(module, name):
     elif name == "10_explicit_matmul":
         a, b, c = (np.ones(s, np.float16) for s in ((70, 80), (80, 96), (70, 96)))
         module.matmul(a, b, c, block=(64, 64, 32), num_warps=4, num_stages=3, width=32)
+    elif name == "14_explicit_attention":
+        for causal, rows in ((False, 50), (True, 70)):
+            q, k, v, out = (module.support.normal(i, 1, n, 64).astype(np.float16)
+                            for i, n in enumerate((rows, 70, 70, rows)))
+            module.attention(q, k, v, out, causal, causal, block=(64, 64), num_warps=4)
     else:
         raise AssertionError(f"no small run of {name}")
 
