@@ -136,10 +136,8 @@ def small(module, name):
         a, b, c = (np.ones(s, np.float16) for s in ((70, 80), (80, 96), (70, 96)))
         module.matmul(a, b, c, block=(64, 64, 32), num_warps=4, num_stages=3, width=32)
     elif name == "14_explicit_attention":
-        for causal, rows in ((False, 50), (True, 70)):
-            q, k, v, out = (module.support.normal(i, 1, n, 64).astype(np.float16)
-                            for i, n in enumerate((rows, 70, 70, rows)))
-            module.attention(q, k, v, out, causal, causal, block=(64, 64), num_warps=4)
+        q, k, v, out = (module.support.normal(i, 1, 70, 16).astype(np.float16) for i in range(4))
+        module.attention(q, k, v, out, True, block=(64, 64), num_warps=4)
     else:
         raise AssertionError(f"no small run of {name}")
 
