@@ -225,6 +225,77 @@ def test_roles_in_loops_and_branches(rng):
         everywhere(kernel, [x, y, n], 1, y, want + by * (n > 2))
 
 
+@tilec.jit
+def step(k, blocks, acc):
+    acc = tlg.wgmma(blocks[0], blocks[1], acc, use_acc=k > 0)
+    return tlg.wgmma_wait(1, acc)
+
+
+@tilec.jit
+def place(k):
+    return [0, k * 64], [k * 64, 0]
+
+
+@tilec.jit
+def pipelined(a, b, c, ring):
+    at = tl.arange(0, 64)
+    acc = tl.zeros((64, 64), tl.float32)
+    acc, ring = tlg.emit_pipeline(step, place, tl.cdiv(a.shape[1], 64), (a, b), ring, acc)
+    tl.store(c + at[:, None] * 64 + at[None, :], tlg.wgmma_wait(0, acc))
+
+
+@tilec.jit
+def through_a_buffer(x):
+    """x + its sum, by a buffer of the role's own."""
+    buffer, at = tlg.alloc_shared((128,), tl.float32), tl.arange(0, 128)
+    buffer.store(tl.load(x + at))
+    tl.store(x + at, buffer.load() + tl.sum(buffer.load(), 0))
+
+
+@tilec.jit
+def beside_a_pipeline(a, b, c, x):
+    ring = tlg.make_ring((a, b), 3)
+    tlg.warp_specialize([(pipelined, (a, b, c, ring)), (through_a_buffer, (x,))], num_warps=[4, 2])
+
+
+def test_a_pipeline_and_a_buffer_in_roles(rng):
+    a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((64, 296), (296, 64)))
+    c, x = np.empty((64, 64), np.float32), np.arange(128, dtype=np.float32)
+    args = [describe(a, (64, 64)), describe(b, (64, 64)), c, x]
+    kernel = beside_a_pipeline.warmup(*args, grid=(1,), target="sm_90a", num_warps=6)
+    for level in LEVELS:
+        c[...], x[...] = np.nan, np.arange(128)
+        kernel.run(args, 1, level=level)
+        np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32), level)
+        np.testing.assert_array_equal(x, np.arange(128) + 128 * 127 / 2, level)
+
+
+@tilec.jit
+def after_a_loop(a, b, c, y):
+    """A product of all warps by an automatic pipeline, and then roles."""
+    at = tl.arange(0, 64)
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in tl.range(0, a.shape[1], 64, warp_specialize=True):
+        acc = tl.dot(a.load([0, k]), b.load([k, 0]), acc)
+    tl.store(c + at[:, None] * 64 + at[None, :], acc)
+    tlg.warp_specialize([(add, (y, 0, 64)), (add, (y, 1, 64))], num_warps=[2, 2])
+
+
+def test_roles_after_an_automatic_pipeline(rng):
+    """Which leaves the warps to the author, and lets the roles begin when its products have ended.
+    """
+    a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((64, 296), (296, 64)))
+    c, y = np.empty((64, 64), np.float32), np.zeros(128, np.int32)
+    args = [describe(a, (64, 64)), describe(b, (64, 64)), c, y]
+    kernel = after_a_loop.warmup(*args, grid=(1,), target="sm_90a", num_warps=4)
+    for level in LEVELS:
+        c[...], y[...] = np.nan, 0
+        kernel.run(args, 1, level=level)
+        np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32), level)
+        np.testing.assert_array_equal(y, np.repeat([2, 3], 64), level)
+    assert "wgmma" in kernel.asm["ptx"] and kernel.threads == 128
+
+
 # -- attention ------------------------------------------------------------------------------------
 
 EXAMPLE = load_example("14_explicit_attention")
