@@ -46,6 +46,7 @@ EXPECTED = {
     "12_fp8_matmul": (1, ["100 x 160 x 208 e4m3"]),
     "13_long_rows": (22, ["softmax, 6 x 32768 bfloat16", "gradient, 9 x 781 float16",
                           "cross-entropy with gradient, 3 x 20000 float32"]),
+    "14_explicit_attention": (4, ["full, with roles, 3 x 150 x 170 x 64", "causal, without roles"]),
     "15_explicit_gradients": (6, ["dq, full, 4 x 150 x 64", "dk, causal, 4 x 150 x 64"]),
 }
 # Levels below tile reorder reductions and use the hardware's formulas for exp and division.
@@ -137,6 +138,9 @@ def small(module, name):
     elif name == "10_explicit_matmul":
         a, b, c = (np.ones(s, np.float16) for s in ((70, 80), (80, 96), (70, 96)))
         module.matmul(a, b, c, block=(64, 64, 32), num_warps=4, num_stages=3, width=32)
+    elif name == "14_explicit_attention":
+        q, k, v, out = (module.support.normal(i, 1, 70, 16).astype(np.float16) for i in range(4))
+        module.attention(q, k, v, out, True, block=(64, 64), num_warps=4)
     else:
         raise AssertionError(f"no small run of {name}")
 

@@ -74,10 +74,23 @@ CASES |= {
         ("gradients of keys and values", "grad_keys_values_kernel",
          (64, 128, 128, 64, 128, 128), 3))
 }
+# Attention written out: with roles of its own registers, and without.
+CASES |= {
+    f"explicit attention, {'causal' if causal else 'full'}, {how}": (
+        "14_explicit_attention", kernel,
+        (*(TensorDescriptor(HALF, (128, WIDTH, 128), (WIDTH * 128, 128, 1), (1, rows, 128))
+           for rows in (128, 128, 128, 64)), 0.1),
+        {"SHARED": 1, "CAUSAL": causal, "GROUP": 8, **given})
+    for causal in (False, True) for how, kernel, given in (
+        ("by roles", "by_roles_kernel",
+         {"WARPS": (4, 8), "REGISTERS": (24, 240), "num_warps": 12}),
+        ("without", "one_role_kernel", {"num_warps": 8}))
+}
 # Kernels written at the gpu level.
 FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir",
             "gemm by roles": "gemm_c_e2.tir", "attention F3nf": "attention_f3nf.tir"}
-BY_PTXAS = {"attention F3nf"}  # for its setmaxnreg
+BY_PTXAS = {"attention F3nf", "explicit attention, full, by roles",
+            "explicit attention, causal, by roles"}  # for their setmaxnreg
 
 
 def linked(case: str) -> LinkResult:

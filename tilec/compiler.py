@@ -29,13 +29,13 @@ from tilec.errors import (
     ToolError,
 )
 from tilec.ir.core import Module
-from tilec.ir.ops.hopper import WarpSpecialize
 from tilec.ir.ops.scf import MAX_STAGES
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import MapRecipe, recipes
 from tilec.ir.verifier import verify
+from tilec.ir.warps import MAX_WARPS
 from tilec.passes.accelerate_matmul import AccelerateMatmul
 from tilec.passes.allocate_shared import AllocateShared
 from tilec.passes.assign_layouts import AssignLayouts
@@ -112,7 +112,8 @@ LEVELS = (*IR_LEVELS, "llir", "ptx", "cubin")
 
 @dataclass(frozen=True)
 class Options:
-    """What a launch may ask for. num_warps: warps per program, a power of two up to 32.
+    """What a launch may ask for. num_warps: warps per program, a power of two up to 32, or for a
+    kernel of the explicit level the sum of its roles' warps.
     num_stages: depth of software pipelines. debug: keep device asserts. maxnreg: most registers
     a thread, so that more programs share an SM; 0 leaves it to ptxas. launch_pdl: programmatic
     dependent launch: the kernel may begin while the one before it in the stream ends, and waits
@@ -129,8 +130,8 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TilecError(f"{name} is {value!r}, expected an integer")
-        if self.num_warps not in (1, 2, 4, 8, 16, 32):
-            raise TilecError(f"num_warps is {self.num_warps}, expected 1, 2, 4, 8, 16 or 32")
+        if not 1 <= self.num_warps <= MAX_WARPS:
+            raise TilecError(f"num_warps is {self.num_warps}, expected 1 to {MAX_WARPS}")
         if not 1 <= self.num_stages <= MAX_STAGES:
             raise TilecError(f"num_stages is {self.num_stages}, expected 1 to {MAX_STAGES}")
         if not isinstance(self.launch_pdl, bool):
@@ -356,9 +357,8 @@ def stages(module: Module | str, target: Target, *, start: int = 0, stop_at: str
 def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Compiled:
     """Take a module of any level, in place, through the passes below that level and down to
     `stop_at`. Raises what `compile_module` does."""
-    # With warp roles the module has as many warps as they do, which no launch could ask for.
-    roles = any(isinstance(op, WarpSpecialize) for op in module.walk())
-    options = Options(num_warps=Options.num_warps if roles else module.num_warps,
+    # More warps than a launch may ask for are refused where resources are counted.
+    options = Options(num_warps=min(module.num_warps, MAX_WARPS),
                       num_stages=int(module.attributes.get("num_stages", Options.num_stages)),
                       launch_pdl=bool(module.attributes.get("launch_pdl", False)))
     made = Compiled(target, options, symbol(module.funcs[0].name))

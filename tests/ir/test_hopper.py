@@ -214,16 +214,16 @@ def test_roles_are_well_formed_and_survive_passes() -> None:
     ("    %a = gpu", "    gpu.warp_role() {warps = 12} {\n      scf.yield()\n    }\n"
      "    %a = gpu", "must stand in a gpu.warp_specialize"),
     ("    func.return()", "    gpu.barrier()\n    func.return()",
-     "roles with registers of their own must be the function's last"),
+     "roles with registers of their own must be the function's last op"),
     ("        gpu.mbarrier_wait(%full, %c0)\n", "        gpu.warp_specialize() {\n"
      "        gpu.warp_role() {warps = 8} {\nscf.yield()\n}\nscf.yield()\n}\n",
-     "gpu.warp_specialize stands in a role: roles do not nest"),
+     "gpu.warp_specialize: stands in a warp role: roles do not nest"),
     ("      gpu.warp_role() {warps = 4, registers = 24} {\n",
      "      gpu.warp_role() {warps = 4, registers = 24} {\n        gpu.elect() {\n"
      "          gpu.mbarrier_init(%full)\n          scf.yield()\n        }\n",
-     "gpu.mbarrier_init stands in a role: set mbarriers up before the roles begin"),
+     "gpu.mbarrier_init: stands in a warp role: mbarriers are set up before"),
     ("        gpu.mbarrier_wait(%full, %c0)\n", "        gpu.async_commit()\n",
-     "gpu.async_commit stands in a role: there, copy by gpu.tma_load"),
+     "gpu.async_commit: stands in a warp role: TMA copies there"),
 ])
 def test_roles_refused(old: str, new: str, message: str) -> None:
     assert old in ROLES
@@ -268,5 +268,5 @@ def test_roles_capture_no_tiles_and_cse_makes_none_captured() -> None:
         p.run(m)
     verify(m)
     assert equal(m, parse(text))
-    with pytest.raises(IRError, match="tile.print uses a tile from outside: %z"):
+    with pytest.raises(IRError, match="tile.print: uses a tile from outside of its warp role: %z"):
         checked(text.replace("tile.print(%zero)", "tile.print(%z)"))

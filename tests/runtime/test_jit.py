@@ -145,7 +145,7 @@ ERRORS = {
                     "out_ptr=..."),
     "too many": (lambda: TWO[1](1, 2, 3, 4), r"takes 2 arguments \(a, BLOCK\), 4", "by name"),
     "twice": (lambda: TWO[1](1, 2, a=3), "`a` by position and by name", "once"),
-    "num_warps": (lambda: TWO[1](5, 8, num_warps=3), "num_warps is 3", ""),
+    "num_warps": (lambda: TWO[1](5, 8, num_warps=33), "num_warps is 33", ""),
     "num_warps text": (lambda: TWO[1](5, 8, num_warps="4"), "num_warps is '4'", ""),
     "num_warps list": (lambda: TWO[1](5, 8, num_warps=[4]), r"num_warps is \[4\]", "a number"),
     "num_stages": (lambda: TWO[1](5, 8, num_stages=0), "num_stages is 0", ""),
@@ -192,8 +192,8 @@ def test_errors_at_decoration():
     with pytest.raises(CompilationError, match="`num_warp` is no option") as caught:
         tilec.jit(num_warp=3)
     assert "num_warps" in caught.value.advice
-    with pytest.raises(CompilationError, match="num_warps is 3"):
-        from_text("@tilec.jit(num_warps=3)\ndef k(a):\n    pass\n")
+    with pytest.raises(CompilationError, match="num_warps is 33"):
+        from_text("@tilec.jit(num_warps=33)\ndef k(a):\n    pass\n")
     with pytest.raises(CompilationError, match="parameter `num_warps` is named like"):
         from_text("@tilec.jit\ndef k(a, num_warps):\n    pass\n")
 

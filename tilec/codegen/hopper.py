@@ -69,6 +69,9 @@ def _address(cg: CodeGen, pointer: Reg, offset: int = 0) -> Reg:
 
 @lower(ops.WarpgroupBarrier)
 def _warpgroup_barrier(cg: CodeGen, op: ops.WarpgroupBarrier) -> None:
+    if cg.num_warps < WARPGROUP // 32:
+        cg.barrier()
+        return
     first = cg.warps.warpgroup_barriers
     one = cg.num_warps == WARPGROUP // 32
     cg.named_barrier(cg.e.const(first, "i32") if one else cg.e.int_op("add", cg.warpgroup(), first),

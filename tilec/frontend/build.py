@@ -14,6 +14,7 @@ from tilec.frontend.visitor import Visitor
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Func, Module
 from tilec.ir.flight import check_products
+from tilec.ir.warps import check_tiles, hold_tiles
 from tilec.language.context import Context, activate
 from tilec.language.descriptors import DescriptorForm, tensor_descriptor
 from tilec.language.values import constexpr, tensor, unwrap
@@ -54,7 +55,6 @@ def build_module(fn: Function, specs: Mapping[str, Any], constexprs: Mapping[str
     builder.loc = fn.def_location
     with activate(context):
         _run(visitor)
-    block.insert(ops.Return(loc=visitor.location(fn.tree.body[-1])))
     func = context.func
     assert func is not None
     attributes: dict[str, Any] = {"level": "tile", "target": target.name, "num_warps": num_warps}
@@ -67,8 +67,11 @@ def _run(v: Visitor) -> None:
     """Run the kernel's body; every error leaves with a place."""
     try:
         run(v)
-        if v.context.func is not None:
-            _check_explicit(v.context.func)
+        func = v.context.func
+        assert func is not None
+        func.body.insert(ops.Return(loc=v.location(v.fn.tree.body[-1])))
+        _check_explicit(func)
+        _check_warps(func, int(v.context.options["num_warps"]))
     except IRError as e:
         raise CompilationError(e.message, e.loc or v.builder.loc, e.advice) from e
     except TilecError as e:
@@ -93,6 +96,17 @@ def _check_explicit(func: Func) -> None:
             op.check()
     if any(isinstance(op, ops.Wgmma) for op in explicit):
         check_products(func)
+
+
+def _check_warps(func: Func, num_warps: int) -> None:
+    """Roles may have any number of warps, but tiles a power of two."""
+    roles = any(isinstance(op, ops.WarpSpecialize) for op in func.walk())
+    if not roles and not hold_tiles(num_warps):
+        raise CompilationError(f"num_warps is {num_warps}, expected 1, 2, 4, 8, 16 or 32", func.loc,
+                               "only a kernel that divides its warps, by tlg.warp_specialize, may "
+                               "have another sum")
+    if roles:
+        check_tiles(func, num_warps)
 
 
 def _check_names(fn: Function, specs: Mapping[str, Spec], constexprs: Mapping[str, Any]) -> None:

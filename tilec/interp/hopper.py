@@ -30,6 +30,7 @@ from tilec.interp.memory import AccessError
 from tilec.interp.shadow import touch
 from tilec.interp.shared import barriers_are_there, begin_write
 from tilec.ir import ops
+from tilec.ir.accumulators import warpgroups
 from tilec.ir.core import Op, Value
 from tilec.ir.ops.hopper import WGMMA_K_BITS, TmaOp
 from tilec.ir.types import MemDesc
@@ -111,7 +112,7 @@ def _arrive(m: Machine, op: Op, bar: _Barrier, more: int = 0) -> None:
 @interp_rules(ops.MbarrierArrive)
 def _(m: Machine, frame: Frame, op: ops.MbarrierArrive) -> None:
     bar = _barrier(m, frame, op, op.barrier)
-    for _ in range(m.num_warps // 4):
+    for _ in range(warpgroups(m.num_warps)):
         _arrive(m, op, bar)
     m.asynchrony.products.release(frame)
 

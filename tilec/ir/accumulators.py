@@ -14,6 +14,16 @@ WGMMA_ROWS, MAX_COLUMNS = 64, 256
 WARPGROUP_WARPS = 4
 
 
+def whole_warpgroups(warps: int) -> bool:
+    """Whether so many warps are whole warpgroups, or fewer than four, which count as one."""
+    return warps < WARPGROUP_WARPS or warps % WARPGROUP_WARPS == 0
+
+
+def warpgroups(warps: int) -> int:
+    """How many warpgroups so many warps are."""
+    return max(1, warps // WARPGROUP_WARPS)
+
+
 def accumulator_layout(element: Scalar, shape: tuple[int, ...], num_warps: int,
                        readable: Callable[[int], bool]) -> Mma | None:
     """The layout of a result of this shape: warpgroups along rows, then along columns; the widest

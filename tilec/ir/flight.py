@@ -36,6 +36,10 @@ class _Flight:
                 self.ages[op.result] = 0
                 if held[2] is not None or self.ends(op.c, op):
                     self.origins[op.result] = self.origin(op.c)
+            elif isinstance(op, ops.WarpSpecialize) and self.ages:
+                value = next(iter(self.ages))
+                raise _refusal(op, f"divides the warps while the product of the accumulator "
+                               f"`{value.name}` is under way", value)
             elif isinstance(op, ops.WgmmaWait):
                 for result, value, age in zip(op.results, op.values, held, strict=True):
                     self.origins[result] = self.origin(value)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from tilec.errors import IRError
 from tilec.ir import ops
+from tilec.ir.accumulators import warpgroups, whole_warpgroups
 from tilec.ir.core import MISSING, UNFIT, UNKNOWN, Block, Func, Module, Op, Value
 from tilec.ir.layouts import RegisterLayout
 from tilec.ir.printer import print_op
 from tilec.ir.types import Tensor
+from tilec.ir.warps import hold_tiles
 
 LEVELS = ("tile", "gpu", "lowered")
 
@@ -108,10 +110,10 @@ class _Verifier:
         have = self.num_warps
         if isinstance(op, ops.Elect) and op.warp >= have:
             return f"warp is {op.warp}, there are {have} warps"
-        if isinstance(op, ops.Warpgroups) and have % 4:
+        if isinstance(op, ops.Warpgroups) and not whole_warpgroups(have):
             return f"{have} warps are not whole warpgroups"
-        if isinstance(op, ops.TmaStore) and op.parts not in (1, have // 4):
-            return f"parts is {op.parts}, there are {have // 4} warpgroups"
+        if isinstance(op, ops.TmaStore) and op.parts not in (1, warpgroups(have)):
+            return f"parts is {op.parts}, there are {warpgroups(have)} warpgroups"
         if isinstance(op, ops.WarpSpecialize) and sum(r.warps for r in op.roles) != have:
             return f"the roles have {sum(r.warps for r in op.roles)} warps, there are {have}"
         return ""
@@ -121,6 +123,8 @@ class _Verifier:
         if not isinstance(value.type, Tensor):
             return ""
         layout, level = value.type.layout, self.module.level
+        if not hold_tiles(self.num_warps):
+            return f"tiles are for 1, 2, 4, 8, 16 or 32 warps, here are {self.num_warps}"
         if level == "tile":
             return "" if layout is None else "a tile has a layout at level tile"
         if not isinstance(layout, RegisterLayout):

@@ -19,6 +19,7 @@ from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.origins import comes_from_dot, pointer_roots
 from tilec.ir.tensor_maps import TensorMaps, block_layout
 from tilec.ir.types import Scalar, scalar_of, shape_of
+from tilec.ir.warps import role_of
 from tilec.target import Target
 
 WGMMA_TARGET = "sm_90a"
@@ -74,6 +75,8 @@ def form_obstacle(dot: ops.Dot, num_warps: int, target: Target) -> str:
         return f"the target is {target}, not {WGMMA_TARGET}"
     if len(shape) != 2 or shape[0] % WGMMA_ROWS:
         return f"the result is {list(shape)}, expected rows in multiples of {WGMMA_ROWS}"
+    if role_of(dot) is not None:
+        return "it stands in a warp role, whose author chooses: tlg.wgmma"
     if num_warps % WARPGROUP_WARPS:
         return f"there are {num_warps} warps, expected a multiple of {WARPGROUP_WARPS}"
     # wgmma cuts f32 operands off at tf32; they are to be rounded.
@@ -135,11 +138,16 @@ def has_descriptor(shape: tuple[int, ...], element: Scalar, layout: NvmmaShared,
                              WGMMA_K_BITS // element.bits) is not None
 
 
+def by_author(func: Func) -> bool:
+    """Whether a kernel itself says what TMA copies, or what its warps do."""
+    return any(isinstance(op, (TmaOp, ops.WarpSpecialize)) for op in func.walk())
+
+
 def blocks_for_tma(func: Func, num_warps: int, target: Target) -> set[Op]:
     """The loads and stores of blocks that TMA moves: operands of dots of wgmma, and in a kernel
     that has such dots stores, each of a tensor that nothing else in the kernel writes or, if it is
-    stored, reads. None in a kernel whose author copies by TMA."""
-    if any(isinstance(op, TmaOp) for op in func.walk()):
+    stored, reads. None in a kernel whose author sees to that."""
+    if by_author(func):
         return set()
     maps = TensorMaps(func, target)
     dots = [op for op in func.walk()

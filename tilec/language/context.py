@@ -23,6 +23,7 @@ class Context:
     builder: where ops go; its `loc` is the author's current place. options: num_warps,
     num_stages, debug. call(fn, args, kwargs): inlines a jit function and gives its value. func: the
     kernel, with the ops made so far. one_thread: whether ops are made for one thread alone.
+    in_role: whether for a warp role, whose num_warps then are those of the options.
     """
 
     builder: Builder
@@ -31,6 +32,12 @@ class Context:
     call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
     func: Func | None = None
     one_thread: bool = False
+    in_role: bool = False
+
+    @property
+    def num_warps(self) -> int:
+        """How many warps run the ops that are made."""
+        return int(self.options["num_warps"])
 
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:
@@ -42,6 +49,17 @@ class Context:
             yield
         finally:
             builder.block, builder.before, builder.loc = saved
+
+    @contextmanager
+    def inside_role(self, block: Block, num_warps: int) -> Iterator[None]:
+        """Send ops to the end of `block`, a warp role of so many warps, for a while."""
+        saved = self.options, self.in_role
+        self.options, self.in_role = {**self.options, "num_warps": num_warps}, True
+        try:
+            with self.inside(block):
+                yield
+        finally:
+            self.options, self.in_role = saved
 
 
 class CallableInKernels:

@@ -121,7 +121,7 @@ class elect:
     def __init__(self, pred: Any = None, warp: int = 0, by: str = "thread") -> None:
         self.pred = unwrap(pred)
         self.warp = const_int(warp, "the warp of tlg.elect")
-        warps = current("tlg.elect").options["num_warps"]
+        warps = current("tlg.elect").num_warps
         if not 0 <= self.warp < warps:
             raise error(f"the warp of tlg.elect is {self.warp}, expected 0 to {warps - 1}")
         self.by = const_value(by, "by of tlg.elect")

@@ -15,6 +15,7 @@ from tilec.ir.origins import SAME_PLACES, comes_from_dot, uses_in_block
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import linear_shape, scalar_of, shape_of, with_layout
+from tilec.ir.warps import warps_of
 from tilec.ir.wgmma import WGMMA_TARGET, chained_operand, source_of, wgmma_layout
 from tilec.passes.base import Pass
 from tilec.passes.dot_buffers import by_wgmma, pointer_layout, pointer_obstacle
@@ -49,12 +50,12 @@ class AccelerateMatmul(Pass):
             maps = TensorMaps(func, target)
             for op in func.walk():
                 if isinstance(op, ops.Dot):
-                    choice = _wgmma(op, module.num_warps, target, maps) or \
-                        choose(op, module.num_warps, target)
+                    warps = warps_of(op, module.num_warps)
+                    choice = _wgmma(op, warps, target, maps) or choose(op, warps, target)
                     reason = choice.reason
                     op.result.type = with_layout(op.result.type, choice.layout)
                     if target.name == WGMMA_TARGET and not by_wgmma(op):
-                        obstacle = pointer_obstacle(op, module.num_warps, target, maps.axis)
+                        obstacle = pointer_obstacle(op, warps, target, maps.axis)
                         reason += f"; not for wgmma: {obstacle}"
                     remark(op, "dot", f"{choice.instruction}: {reason}",
                            instruction=choice.instruction, layout=str(choice.layout))

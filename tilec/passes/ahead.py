@@ -22,6 +22,7 @@ from tilec.ir.types import (
     scalar_of,
     shape_of,
 )
+from tilec.ir.warps import role_of
 from tilec.passes.dot_buffers import fills_zero, wgmma_buffer, wgmma_readers
 from tilec.passes.fold import constant
 from tilec.passes.global_accesses import GlobalAccesses
@@ -96,7 +97,10 @@ def held(loop: ops.For) -> str:
         return "it has a debug_barrier, across which nothing moves"
     if any(isinstance(op, ops.AtomicRmw) and op.acquires for op in loop.walk()):
         return "it has an atomic that acquires, before which no load may start"
-    explicit = next((op for op in loop.walk() if op.class_effects & SHARED), None)
+    if role_of(loop) is not None:
+        return "it stands in a warp role, where nothing copies by cp.async"
+    explicit = next((op for op in loop.walk() if op.class_effects & SHARED or
+                     isinstance(op, ops.WarpSpecialize)), None)
     return f"it has a {explicit.name}, across which nothing moves" if explicit else ""
 
 

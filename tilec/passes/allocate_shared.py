@@ -13,6 +13,7 @@ from tilec.ir.ops.base import ScratchOp
 from tilec.ir.remarks import shown
 from tilec.ir.scratch import ALIGN, align_up, scratch_bytes
 from tilec.ir.types import MemDesc
+from tilec.ir.warps import role_of
 from tilec.passes.base import Pass
 from tilec.target import Target
 
@@ -83,16 +84,12 @@ def _buffers(func: Func) -> list[_Buffer]:
             if products:
                 assert isinstance(op.result.type, MemDesc)
                 align = async_alignment(op.result.type)
-            out.append(_Buffer(op, buffer_bytes(op.result), number[op], last, align, _role(op)))
+            out.append(_Buffer(op, buffer_bytes(op.result), number[op], last, align, role_of(op)))
         elif isinstance(op, ScratchOp):
             size = scratch_bytes(op)
             if size:
-                out.append(_Buffer(op, size, number[op], number[op] + _span(op), role=_role(op)))
+                out.append(_Buffer(op, size, number[op], number[op] + _span(op), role=role_of(op)))
     return out
-
-
-def _role(op: Op) -> ops.WarpRole | None:
-    return next((a for a in op.ancestors() if isinstance(a, ops.WarpRole)), None)
 
 
 def _end(number: dict[Op, int], alloc: Op, user: Op) -> int:

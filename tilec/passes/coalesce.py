@@ -11,15 +11,16 @@ from tilec.ir.core import Builder, Module, Op
 from tilec.ir.layouts import Layout, default_blocked
 from tilec.ir.swizzle import MAX_ACCESS_BYTES
 from tilec.ir.types import Tensor, linear_shape, pointee_of, with_layout
+from tilec.ir.warps import warps_of
 from tilec.passes.base import Pass
 from tilec.passes.layout.edits import convert, legalize
 
-Group = tuple[tuple[int, ...], tuple[int, ...]]
+Group = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 class Coalesce(Pass):
-    """Accesses of one shape and order share one layout: the widest that any of them can use, so
-    that values flow between them without conversion.
+    """Accesses of one shape and order, by as many warps, share one layout: the widest that any of
+    them can use, so that values flow between them without conversion.
 
     load(%p : #default) --> convert(load(convert(%p : #wide)))
     """
@@ -27,18 +28,20 @@ class Coalesce(Pass):
     def run(self, module: Module) -> None:
         for func in module.funcs:
             analysis = AxisAnalysis(func)
-            accesses = [(op, _order(analysis.get(op.operands[0]))) for op in func.walk()
+            accesses = [(op, _order(analysis.get(op.operands[0])), warps_of(op, module.num_warps))
+                        for op in func.walk()
                         if isinstance(op, (ops.Load, ops.Store, ops.AtomicRmw, ops.AsyncCopy))
                         and isinstance(op.operands[0].type, Tensor)]
             widest: dict[Group, int] = {}
-            for op, order in accesses:
-                group = (_tile(op).shape, order)
-                width = access_width(op, analysis.get(op.operands[0]), order[0], module.num_warps)
+            for op, order, warps in accesses:
+                group = (_tile(op).shape, order, warps)
+                width = access_width(op, analysis.get(op.operands[0]), order[0], warps)
                 widest[group] = max(widest.get(group, 1), width)
-            for op, order in accesses:
+            for op, order, warps in accesses:
                 shape = _tile(op).shape
-                spt = tuple(widest[shape, order] if d == order[0] else 1 for d in range(len(shape)))
-                _retarget(op, default_blocked(shape, module.num_warps, spt, order))
+                wide = widest[shape, order, warps]
+                spt = tuple(wide if d == order[0] else 1 for d in range(len(shape)))
+                _retarget(op, default_blocked(shape, warps, spt, order))
         legalize(module)
 
 

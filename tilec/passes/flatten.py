@@ -6,6 +6,7 @@ from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Module, Op, Value
 from tilec.ir.remarks import remark
 from tilec.ir.types import i64, scalar_of
+from tilec.ir.warps import warps_of
 from tilec.ir.wgmma import form_obstacle
 from tilec.passes.ahead import SHARED
 from tilec.passes.base import Pass
@@ -35,7 +36,8 @@ class Flatten(Pass):
                         continue  # the nest stays: only what TMA loads runs on (see tma.py)
                     op.flatten = False
                     inner = [x for x in op.body if isinstance(x, ops.For)]
-                    reason = _obstacle(op, inner) or _products(op, module.num_warps, target)
+                    warps = warps_of(op, module.num_warps)
+                    reason = _obstacle(op, inner) or _products(op, warps, target)
                     if reason:
                         remark(op, "loop", f"not flattened: {reason}", option="flatten")
                     else:

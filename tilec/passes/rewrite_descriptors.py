@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from tilec.ir import ops
 from tilec.ir.core import Builder, Module, Value
-from tilec.ir.ops.hopper import TmaOp
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import Scalar, Tensor, element_of, i32, i64
-from tilec.ir.wgmma import block_of, blocks_for_tma, wgmma_obstacle
+from tilec.ir.wgmma import block_of, blocks_for_tma, by_author, wgmma_obstacle
 from tilec.passes.base import Pass
 from tilec.passes.fold import constant, make_constant
 from tilec.target import DEFAULT, Target
@@ -39,10 +38,10 @@ class RewriteDescriptors(Pass):
             dots = [op for op in func.walk() if isinstance(op, ops.Dot)]
             why = {load: reason for dot in dots for load in (block_of(dot.a)[0], block_of(dot.b)[0])
                    if load and (reason := wgmma_obstacle(dot, module.num_warps, target, maps))}
-            by_author = any(isinstance(op, TmaOp) for op in func.walk())
+            explicit = by_author(func)
             for op in blocks:
                 if op not in kept:
-                    reason = "the kernel itself says what TMA copies" if by_author else \
+                    reason = "the kernel itself says what TMA copies" if explicit else \
                         f"its dot is not for wgmma: {why[op]}" if op in why else \
                         maps.obstacle(op) or "only operands of wgmma, and stores of tensors that " \
                         "nothing else in such a kernel touches, go by TMA"

@@ -12,13 +12,12 @@ from tilec.ir.ops.hopper import WarpRole, WarpSpecialize, role_barriers
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import Tensor, i32
+from tilec.ir.warps import MAX_WARPS
 from tilec.passes.base import Pass
 from tilec.passes.dot_buffers import by_wgmma
 from tilec.passes.expand import carry, later, number
 from tilec.passes.nest import around, give
 from tilec.passes.tma import Ring
-
-MAX_WARPS = 32
 
 
 class SpecializeWarps(Pass):
@@ -64,6 +63,8 @@ class _Nest:
         """
         if not self.loads or self.asked not in self.loops:
             return "TMA loads no block in it"
+        if any(isinstance(op, WarpSpecialize) for op in self.func.walk()):
+            return "the kernel has roles of its author's"
         if len(self.inners) > 1:
             return "several loops load blocks by TMA"
         if self.inner.num_stages < 2:

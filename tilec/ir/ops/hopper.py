@@ -92,7 +92,8 @@ class OneThread(Op):
 
 
 class Warpgroups(Op):
-    """Base of ops that each warpgroup (four warps) does by itself."""
+    """Base of ops that each warpgroup (four warps) does by itself. Fewer than four warps, as of a
+    small warp role, are one."""
 
 
 class WarpgroupBarrier(Warpgroups, name="gpu.warpgroup_barrier", effects={"barrier"}):
@@ -430,11 +431,11 @@ class WarpRole(Op, name="gpu.warp_role", effects={"barrier"}):
         own = {v for op in self.body.walk() for block in op.regions for v in block.args}
         for op in self.body.walk():
             if reason := _NOT_IN_ROLES.get(type(op)):
-                raise self.fail(f"{op.name} stands in a role: {reason}")
+                raise op.fail(f"stands in a warp role: {reason}")
             own.update(op.results)
             for v in op.operands:
                 if isinstance(v.type, Tensor) and v not in own:
-                    raise self.fail(f"{op.name} uses a tile from outside: {v!r}")
+                    raise op.fail(f"uses a tile from outside of its warp role: {v!r}")
 
 
 class WarpSpecialize(Op, name="gpu.warp_specialize", effects={"barrier"}):
@@ -472,22 +473,24 @@ class WarpSpecialize(Op, name="gpu.warp_specialize", effects={"barrier"}):
             raise self.fail(f"the roles have {total} registers, a launch of {threads} threads has "
                             f"{limit}")
         if next(self.ancestors(), None) is not None or not isinstance(self.next, Return):
-            raise self.fail("roles with registers of their own must be the function's last")
+            raise self.fail("roles with registers of their own must be the function's last op, outside "
+                            "of loops and branches")
 
     def _check_barriers(self) -> None:
         """Each role of several warps has a barrier, and its warpgroups have theirs."""
         need = sum(role_barriers(r.warps) for r in self.roles)
         free = BARRIERS_PER_CTA - 1 - sum(r.warps for r in self.roles) // 4
         if need > free:
-            raise self.fail(f"the roles need {need} barriers of their own, {free} are left")
+            raise self.fail(f"the roles need {need} barriers of their own, {free} are left: "
+                            "fewer warpgroups, or fewer roles of several warps, need less")
 
 
 BARRIERS_PER_CTA = 16  # PTX ISA, "bar": one is the CTA's, and one each of its warpgroups has
 
 _NOT_IN_ROLES: dict[type[Op], str] = {
     WarpSpecialize: "roles do not nest",
-    MbarrierInit: "set mbarriers up before the roles begin, with a gpu.barrier after it",
-    **dict.fromkeys((AsyncCopy, AsyncCommit, AsyncWait), "there, copy by gpu.tma_load")}
+    MbarrierInit: "mbarriers are set up before the roles begin, with a barrier after it",
+    **dict.fromkeys((AsyncCopy, AsyncCommit, AsyncWait), "TMA copies there")}
 
 
 def role_barriers(warps: int) -> int:

@@ -1,7 +1,7 @@
 """The explicit level: `import tilec.language.gpu as tlg`, beside `tl`, in one kernel.
 
-Layouts, shared memory, mbarriers, copies by TMA and products by wgmma, as the author says; what is
-written with `tl` is compiled as ever. docs/hopper.md has a section about it.
+Layouts, shared memory, mbarriers, copies by TMA, products by wgmma and warp roles, as the author
+says; what is written with `tl` is compiled as ever. docs/hopper.md has a section about it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tilec.language.gpu.layouts import (
 )
 from tilec.language.gpu.pipeline import buffer_ring, emit_pipeline, make_ring
 from tilec.language.gpu.products import extract_slice, wgmma, wgmma_wait
+from tilec.language.gpu.roles import warp_specialize
 from tilec.language.gpu.shared import (
     alloc_shared,
     async_commit,
@@ -40,7 +41,8 @@ __all__ = [
     "Blocked", "DotOperand", "Linear", "Mma", "NvmmaShared", "SharedLinear", "Slice", "Swizzled",
     "alloc_shared", "async_commit", "async_copy", "async_wait", "barrier", "buffer_ring",
     "convert_layout", "elect", "emit_pipeline", "extract_slice", "fence_async", "make_ring",
-    "mbarrier", "num_warps", "shared_buffer", "tma", "warpgroup_barrier", "wgmma", "wgmma_wait",
+    "mbarrier", "num_warps", "shared_buffer", "tma", "warp_specialize", "warpgroup_barrier",
+    "wgmma", "wgmma_wait",
 ]
 
 

@@ -16,13 +16,14 @@ from tilec.language.values import Indexed, builtin, const_int, const_value, to_t
 
 @builtin
 def barrier() -> None:
-    """All threads of the program wait for each other (bar.sync)."""
+    """All threads of the program, or in a role of the role, wait for each other (bar.sync)."""
     current().builder.insert(ops.Barrier())
 
 
 @builtin
 def warpgroup_barrier() -> None:
-    """The threads of each warpgroup wait for each other, not for other warpgroups."""
+    """The threads of each warpgroup wait for each other, not for other warpgroups. Fewer than four
+    warps are one warpgroup."""
     need_warpgroups("tlg.warpgroup_barrier")
     current().builder.insert(ops.WarpgroupBarrier())
 
@@ -65,8 +66,9 @@ class barrier_array(Indexed):
 
     @builtin
     def arrive(self) -> None:
-        """Each warpgroup arrives once. It vouches for products that a wait covers; for what its
-        other threads did, a tlg.warpgroup_barrier must stand before."""
+        """Each warpgroup arrives once; fewer than four warps are one. It vouches for products that
+        a wait covers; for what its other threads did, a tlg.warpgroup_barrier must stand before.
+        """
         need_warpgroups("arrive")
         if current().one_thread:
             raise error("arrive: whole warpgroups arrive, not one thread",

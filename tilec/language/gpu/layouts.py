@@ -57,15 +57,16 @@ SharedLinear = _maker(ir.SharedLinear, "SharedLinear")
 
 @builtin
 def num_warps() -> int:
-    """How many warps run the program; known at compile time."""
-    return int(current().options["num_warps"])
+    """How many warps run the program, or in a role the role; known at compile time."""
+    return current().num_warps
 
 
 @builtin
 def convert_layout(x: Any, layout: Any) -> tensor:
     """`x` held in registers in this layout, which no pass changes.
 
-    layout: tlg.Blocked, Slice, Mma, DotOperand or Linear, of x's rank, for the kernel's warps.
+    layout: tlg.Blocked, Slice, Mma, DotOperand or Linear, of x's rank, for the warps that
+        run this: the kernel's, or the role's.
     """
     x, layout = require_tile(x, "tlg.convert_layout"), const_value(layout, "a layout")
     if not isinstance(layout, ir.RegisterLayout):
@@ -75,6 +76,7 @@ def convert_layout(x: Any, layout: Any) -> tensor:
         raise error(f"tlg.convert_layout: found {x}, expected a tile", "scalars have no layout")
     op = ops.SetLayout(x.handle, layout=layout)
     if layout.num_warps != num_warps():
-        raise error(f"tlg.convert_layout: {layout} is for {layout.num_warps} warps, the kernel has "
-                    f"{num_warps()}", "tlg.num_warps() says how many there are")
+        where = "role" if current().in_role else "kernel"
+        raise error(f"tlg.convert_layout: {layout} is for {layout.num_warps} warps, the {where} "
+                    f"has {num_warps()}", "tlg.num_warps() says how many there are")
     return emit(op)

@@ -40,7 +40,7 @@ def wgmma(a: Any, b: Any, acc: Any, use_acc: Any = None) -> tensor:
     """
     what = "tlg.wgmma"
     need(90, what, "sm_90a")
-    need_warpgroups(what)
+    need_warpgroups(what, products=True)
     left = buffer_of(a, what) if isinstance(a, shared_buffer) else require_tile(a, f"{what}, a")
     right = buffer_of(b, f"{what}, b")
     acc = require_tile(acc, f"{what}, acc")

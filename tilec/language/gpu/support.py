@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilec.ir import ops
+from tilec.ir.accumulators import WARPGROUP_WARPS, whole_warpgroups
 from tilec.ir.core import Block, Op
 from tilec.language import dtypes as dt
 from tilec.language.context import current, error
@@ -19,11 +20,13 @@ def need(sm: int, what: str, only: str = "") -> None:
                     "write this kernel with tl alone for such a target")
 
 
-def need_warpgroups(what: str) -> None:
-    """CompilationError if the kernel's warps are not whole warpgroups."""
-    warps = current().options["num_warps"]
-    if warps % 4:
+def need_warpgroups(what: str, products: bool = False) -> None:
+    """CompilationError if the warps, the kernel's or the role's, are not whole warpgroups. Fewer
+    than four are one to all but products."""
+    warps = current().num_warps
+    if not whole_warpgroups(warps) or products and warps < WARPGROUP_WARPS:
         raise error(f"{what}: {warps} warps are not whole warpgroups of four",
+                    "give the role num_warps of 4 or more" if current().in_role else
                     "launch with num_warps=4 or more")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilec.ir import ops
+from tilec.ir.accumulators import warpgroups
 from tilec.ir.core import Value
 from tilec.ir.descriptors import tma_boxes
 from tilec.ir.tensor_maps import TensorMaps
@@ -104,7 +105,7 @@ def _store(desc: Any, offsets: Any, buffer: Any, what: str, reduce: str = "") ->
     if reduce:
         check_addition(desc.dtype, what)
     source, parts = _block(desc, buffer, what)
-    groups = current().options["num_warps"] // 4
+    groups = warpgroups(current().num_warps)
     if parts not in (1, groups):
         raise error(f"{what}: the buffer holds {parts} blocks of {list(desc.block_shape)}, "
                     f"expected 1 or {groups}", "there is one, or one for each warpgroup")
@@ -119,10 +120,10 @@ def store(desc: Any, offsets: Any, buffer: Any) -> None:
     """Begin to copy a buffer to the block at `offsets`; what lies outside of the tensor is left
     out.
 
-    The buffer is one block, which the first thread of the program copies, or as many, one below
-    the other, as there are warpgroups: then the first thread of each copies its own. Between what
-    filled the buffer and this must stand tlg.fence_async and a barrier. The copies belong to the
-    group that the next store_commit closes.
+    The buffer is one block, which the first thread of the program, or of the role, copies, or as
+    many, one below the other, as there are warpgroups: then the first thread of each copies its
+    own. Between what filled the buffer and this must stand tlg.fence_async and a barrier. The
+    copies belong to the group that the next store_commit closes.
     """
     _store(desc, offsets, buffer, "tlg.tma.store")
 

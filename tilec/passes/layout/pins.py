@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tilec.ir import ops
-from tilec.ir.core import Func, Op, Value
+from tilec.ir.core import Func, Value
 from tilec.ir.layouts import Layout
 from tilec.ir.ops.base import Anchor
 from tilec.ir.types import Tensor
+from tilec.ir.warps import warps_of
 
 _HAND_ON = (ops.ControlFlow, ops.Wgmma, ops.WgmmaWait)
 
@@ -29,11 +30,6 @@ def pinned(func: Func, num_warps: int) -> dict[Value, Layout]:
                     raise value.op.fail(f"the accumulator has the layout {layout}, this product "
                                         f"needs {wanted[value]}")
     return wanted
-
-
-def warps_of(op: Op, num_warps: int) -> int:
-    """How many warps run an op of a kernel of `num_warps`."""
-    return next((a.warps for a in op.ancestors() if isinstance(a, ops.WarpRole)), num_warps)
 
 
 def _neighbours(func: Func) -> dict[Value, list[Value]]:
