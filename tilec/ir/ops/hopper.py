@@ -144,9 +144,14 @@ class MbarrierExpect(OneThread, AsyncAccess, name="gpu.mbarrier_expect", effects
 
 class MbarrierArrive(Warpgroups, AsyncAccess, name="gpu.mbarrier_arrive", effects=SYNC):
     """Each warpgroup arrives once, by its first thread. It vouches for wgmma that a wait covers;
-    for the other threads' own accesses, a `gpu.warpgroup_barrier` must stand before."""
+    for the other threads' own accesses, a `gpu.warpgroup_barrier` must stand before.
+
+    after: results of dots that have read what it releases. async_dots waits for these products, and
+    maybe no others, and takes the operands out.
+    """
 
     barrier: Value = operand()
+    after: tuple[Value, ...] = operands()
 
     def infer(self) -> Sequence[Type]:
         _mbarrier(self, self.barrier)
@@ -492,3 +497,14 @@ def launch_registers(threads: int) -> int:
     a multiple of 8 (PTX ISA, "setmaxnreg"). The four schedulers have a quarter of the registers
     each, and as many of the warps, rounded up."""
     return min(REGISTERS_PER_SM // (128 * -(-threads // 128)), 256) // 8 * 8
+
+
+LOADER_REGISTERS = 24  # for each thread of a warpgroup that only starts copies
+
+
+def computing_registers(warps: int) -> int:
+    """Registers for each thread of a role of so many warps, if one that loads has the least: a
+    multiple of 8."""
+    threads, loading = 32 * warps, 128
+    whole = (threads + loading) * launch_registers(threads + loading)
+    return min((whole - loading * LOADER_REGISTERS) // threads, 256) // 8 * 8
