@@ -10,7 +10,7 @@ from tilec.ir.axis import AxisAnalysis
 from tilec.ir.buffers import can_async_copy, operand_layout
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.layouts import Blocked, DotOperand, Layout, transpose
-from tilec.ir.ops.hopper import computing_registers, launch_registers
+from tilec.ir.ops.hopper import role_registers
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.ops.scf import MAX_STAGES
 from tilec.ir.types import (
@@ -52,8 +52,7 @@ class Rules:
         most = Target.parse(attributes.get("target", DEFAULT)).registers(warps, asked)
         if any(isinstance(x, ops.For) and x.warp_specialize
                for x in (self.loop, *self.loop.ancestors())):
-            most = min(most, launch_registers(32 * (warps + 1)) if asked else
-                       computing_registers(warps))
+            most = min(most, role_registers(warps, asked))
         return most
 
     def of_loop(self, stages: int) -> str:

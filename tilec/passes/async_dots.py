@@ -116,11 +116,36 @@ def _needs(op: Op, made: set[Op]) -> bool:
 
 def _computes(op: Op, held: Sequence[ops.WgmmaWait], lasting: set[Op]) -> bool:
     """Whether threads may compute with tiles while products are under way."""
-    if lasting.issuperset(held) and isinstance(op, ops.Reduce) and not reduce_scratch(op):
-        return True
+    if lasting.issuperset(held):
+        return op.pure and all(_keeps_step(x) for x in op.walk())
     return op.pure and not op.regions and \
-        all(isinstance(x, ops.Wgmma) and (wait in lasting or not isinstance(x.a.type, Tensor))
+        all(isinstance(x, ops.Wgmma) and not isinstance(x.a.type, Tensor)
             for wait in held for x in [wait.values[0].op])
+
+
+def _keeps_step(op: Op) -> bool:
+    """Whether all threads go the same way through an op, as ptxas can see: others make it serialise
+    the products around (C7518)."""
+    return isinstance(op, ops.Reduce) and not reduce_scratch(op) or not op.regions or \
+        isinstance(op, ops.If) and _from_indices(op.cond)
+
+
+def _from_indices(value: Value) -> bool:
+    """Whether a scalar is computed of parameters, program numbers and loops' indices alone."""
+    work, seen = [value], set[Value]()
+    while work:
+        v = work.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if v.op is not None:
+            if not v.op.pure or v.op.regions or isinstance(v.type, Tensor):
+                return False
+            work += v.op.operands
+        elif isinstance(v.owner, Block) and isinstance(v.owner.parent_op, ops.ControlFlow) and \
+                (v.index or not isinstance(v.owner.parent_op, ops.For)):
+            return False
+    return True
 
 
 def _passes(op: Op, held: Sequence[ops.WgmmaWait], lasting: set[Op]) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from tilec.ir import ops
 from tilec.ir.accumulators import WARPGROUP_WARPS
-from tilec.ir.core import Func, Op
-from tilec.ir.ops.hopper import role_barriers
+from tilec.ir.core import Func, Module, Op
+from tilec.ir.ops.hopper import launch_registers, role_barriers, role_registers
 from tilec.ir.types import Tensor
+from tilec.passes.chain import loop_registers
 from tilec.passes.nest import around
 
 MAX_WARPS = 32
+# Registers a thread for other things than the tiles of a loop.
+SPARE = 32
 
 
 def asking(func: Func) -> list[ops.For]:
@@ -19,11 +22,13 @@ def asking(func: Func) -> list[ops.For]:
 
 class LoadNest:
     """The loop whose blocks TMA loads, and those around it, of a function with `warps` warps and a
-    loop that is `asking`. outside: blocks that are loaded before all loops. needed: ops in the
-    loops that give the places of blocks; known once an obstacle has been looked for."""
+    loop that is `asking`. limit: the launch's on registers, or 0. outside: blocks that are loaded
+    before all loops. needed: ops in the loops that give the places of blocks; known once an
+    obstacle has been looked for."""
 
-    def __init__(self, func: Func, warps: int) -> None:
-        self.func, self.warps, asked = func, warps, asking(func)
+    def __init__(self, func: Func, module: Module) -> None:
+        self.func, self.warps, asked = func, module.num_warps, asking(func)
+        self.limit = int(module.attributes.get("maxnreg", 0))
         self.inners = [op for op in func.walk() if isinstance(op, ops.For)
                        and any(isinstance(x, ops.DescriptorLoad) for x in op.body)]
         self.inner = self.inners[0] if self.inners else asked[0]
@@ -57,7 +62,16 @@ class LoadNest:
         barriers = role_barriers(self.warps) + self.warps // WARPGROUP_WARPS
         if self.warps + 1 > MAX_WARPS or barriers > 15:
             return f"{self.warps} warps leave no warp or no barriers for it"
+        tiles, most = loop_registers(self.inner), role_registers(self.warps, self.limit)
+        if tiles > most:
+            return f"its tiles hold about {tiles} registers a thread, and {most} would be left"
         return self._places() or self._apart()
+
+    def registers(self) -> int:
+        """How many each thread that computes has to be given; 0 if the launch gives enough."""
+        given = launch_registers(32 * (self.warps + 1))
+        most = role_registers(self.warps, self.limit)
+        return most if given < min(loop_registers(self.inner) + SPARE, most) else 0
 
     def _places(self) -> str:
         """Whether the loads' places, and the loops' bounds, follow from the loops' indices."""

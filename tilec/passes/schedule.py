@@ -32,7 +32,7 @@ class Schedule(Pass):
             for op in list(func.walk()):
                 if isinstance(op, ops.For):
                     _Scheduler(op, Rules(module, func, op)).run(op.num_stages or default)
-            if asking(func) and not (nest := LoadNest(func, module.num_warps)).obstacle():
+            if asking(func) and not (nest := LoadNest(func, module)).obstacle():
                 overlap(nest.inner, nest.loads)
 
 

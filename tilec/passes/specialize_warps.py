@@ -8,28 +8,18 @@ from collections.abc import Sequence
 from tilec.ir import ops
 from tilec.ir.accumulators import WARPGROUP_WARPS
 from tilec.ir.core import Block, Builder, Module, Op, Value
-from tilec.ir.ops.hopper import (
-    LOADER_REGISTERS,
-    WarpRole,
-    WarpSpecialize,
-    computing_registers,
-    launch_registers,
-)
+from tilec.ir.ops.hopper import LOADER_REGISTERS, WarpRole, WarpSpecialize
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import i32
 from tilec.passes.ahead import Rules
 from tilec.passes.base import Pass
-from tilec.passes.chain import loop_registers
 from tilec.passes.dot_buffers import by_wgmma
 from tilec.passes.expand import carry, later, number
 from tilec.passes.load_nest import LoadNest, asking
 from tilec.passes.nest import Nest, give
 from tilec.passes.pipeline import check_schedule
 from tilec.passes.tma import Ring, StagedLoads
-
-# Registers a thread for other things than the tiles of a loop.
-SPARE = 32
 
 
 class SpecializeWarps(Pass):
@@ -49,7 +39,7 @@ class SpecializeWarps(Pass):
             asked = asking(func)
             if not asked:
                 continue
-            nest = LoadNest(func, module.num_warps)
+            nest = LoadNest(func, module)
             reason = nest.obstacle()
             for loop in asked:
                 loop.warp_specialize = False
@@ -68,14 +58,7 @@ class _Roles:
     def __init__(self, nest: LoadNest, module: Module) -> None:
         self.nest, self.warps = nest, nest.warps
         self.maps = TensorMaps(nest.func, module.attributes.get("target"))
-        self.registers = self._registers(int(module.attributes.get("maxnreg", 0)))
-
-    def _registers(self, asked: int) -> int:
-        """How many each thread that computes needs to be given; 0 if the launch gives enough."""
-        need = loop_registers(self.nest.inner) + SPARE
-        given = launch_registers(32 * (self.warps + 1))
-        most = computing_registers(self.warps)
-        return most if not asked and given < need and given < most else 0
+        self.registers = nest.registers()
 
     def specialize(self) -> int:
         """Make the roles; how many warps there are now."""

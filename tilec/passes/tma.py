@@ -202,9 +202,13 @@ class StagedLoads:
                 elect = ring.copies(here, slot, [load.parts()[2]], phase=used)
                 elect.stage, elect.op_order = load.stage, load.op_order
             empty = here.emit(ops.MemdescIndex(ring.empty, slot))
-            after = [dot.results[0] for dot in at[final]] if elsewhere else []
-            order = max(x.op_order for x in (load, *at[final])) + 1 if elsewhere else last
-            end.insert(ops.MbarrierArrive(empty, after, stage=final, op_order=order))
+            if elsewhere:
+                order = max(x.op_order for x in (load, *at[final])) + 1
+                after = [dot.results[0] for dot in at[final]]
+                Builder(before=at[final][-1].next, loc=self.loop.loc).insert(
+                    ops.MbarrierArrive(empty, after, stage=final, op_order=order))
+            else:
+                end.insert(ops.MbarrierArrive(empty, stage=final, op_order=last))
             wait, (read,) = ring.read(here, slot, parity)
             wait.stage, wait.op_order = first, min(dot.op_order for dot in at[first])
             for v, _ in uses_in_block(read, ON_THE_WAY):

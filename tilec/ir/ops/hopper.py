@@ -502,9 +502,11 @@ def launch_registers(threads: int) -> int:
 LOADER_REGISTERS = 24  # for each thread of a warpgroup that only starts copies
 
 
-def computing_registers(warps: int) -> int:
-    """Registers for each thread of a role of so many warps, if one that loads has the least: a
-    multiple of 8."""
+def role_registers(warps: int, limit: int = 0) -> int:
+    """The most registers for each thread of a role of so many warps beside one that loads: where
+    the launch has no limit, that is a warpgroup, which leaves to the others what it can."""
+    if limit:
+        return min(limit, launch_registers(32 * (warps + 1)))
     threads, loading = 32 * warps, 128
     whole = (threads + loading) * launch_registers(threads + loading)
     return min((whole - loading * LOADER_REGISTERS) // threads, 256) // 8 * 8
