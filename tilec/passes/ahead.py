@@ -10,9 +10,9 @@ from tilec.ir.axis import AxisAnalysis
 from tilec.ir.buffers import can_async_copy, operand_layout
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.layouts import Blocked, DotOperand, Layout, transpose
-from tilec.ir.ops.hopper import role_registers
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.ops.scf import MAX_STAGES
+from tilec.ir.role_registers import role_registers
 from tilec.ir.types import (
     MemDesc,
     Scalar,

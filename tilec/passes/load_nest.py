@@ -5,7 +5,8 @@ from __future__ import annotations
 from tilec.ir import ops
 from tilec.ir.accumulators import WARPGROUP_WARPS
 from tilec.ir.core import Func, Module, Op
-from tilec.ir.ops.hopper import launch_registers, role_barriers, role_registers
+from tilec.ir.ops.hopper import launch_registers, role_barriers
+from tilec.ir.role_registers import role_registers
 from tilec.ir.types import Tensor
 from tilec.passes.chain import loop_registers
 from tilec.passes.nest import around

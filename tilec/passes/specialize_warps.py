@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from tilec.ir import ops
 from tilec.ir.accumulators import WARPGROUP_WARPS
 from tilec.ir.core import Block, Builder, Module, Op, Value
-from tilec.ir.ops.hopper import LOADER_REGISTERS, WarpRole, WarpSpecialize
+from tilec.ir.ops.hopper import WarpRole, WarpSpecialize
 from tilec.ir.remarks import remark
+from tilec.ir.role_registers import LOADER_REGISTERS, LOADER_WARPS
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import i32
 from tilec.passes.ahead import Rules
@@ -76,12 +77,14 @@ class _Roles:
         else:
             rings = [Ring(nest.loads, nest.inner.num_stages, self.maps, before, groups)]
         residents = [Ring([load], 1, self.maps, before) for load in nest.outside]
+        *others, latest = [*rings, *residents]
+        for ring in reversed(others):
+            ring.set_up_with(latest)
         start = number(before, 0, i32)
         self._loader(loading, residents, rings, start)
         roles = before.insert(WarpSpecialize(body=both))
-        zero = number(Builder(using, loc=loc), 0, i32) if residents else start
         for ring in residents:
-            ring.read(Builder(using, loc=loc), zero, zero)
+            ring.read(Builder(using, loc=loc), start, start)
         if staged:
             staged.use(elsewhere=True)
         else:
@@ -90,7 +93,7 @@ class _Roles:
         for op in [*moved, *_following(roles)]:
             using.insert(op.remove())
         Builder(using).insert(ops.Yield())
-        more = WARPGROUP_WARPS if self.registers else 1
+        more = LOADER_WARPS if self.registers else 1
         here = Builder(both, loc=loc)
         # Warpgroups begin with multiples of four warps, so a single one comes last.
         here.insert(WarpRole(body=using, warps=self.warps, registers=self.registers))

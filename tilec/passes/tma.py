@@ -58,8 +58,18 @@ class Ring:
             self.empty.name = "empty"
             inside.insert(ops.MbarrierInit(self.empty, count=self.consumers))
         inside.insert(ops.Yield())
-        self.at.insert(ops.Elect(body=setup))
+        self.setup = self.at.insert(ops.Elect(body=setup))
         self.at.insert(ops.Barrier())
+
+    def set_up_with(self, other: Ring) -> None:
+        """Leave the setup to the one of a ring that was made later, and the barrier after it."""
+        there, barrier = Builder(before=other.setup.regions[0].first), self.setup.next
+        for op in self.setup.regions[0]:
+            if not op.terminator:
+                there.insert(op.remove())
+        assert barrier is not None
+        barrier.erase()
+        self.setup.erase()
 
     def slot(self, here: Builder, count: Value) -> tuple[Value, Value]:
         """(slot, parity of its phase) for the number of an iteration modulo twice the slots."""
@@ -187,8 +197,8 @@ class StagedLoads:
 
     def use(self, elsewhere: bool = False) -> ops.For | ops.If:
         """Expand the loop; what it is a part of then. Copies run as far ahead as a load's stage
-        says, in its `op_order`, or are started `elsewhere`: then a slot is released when the last
-        products that read it have ended, in the load's `op_order` or later."""
+        says, in its `op_order`, or are started `elsewhere`: then, if dots run ahead, a slot is
+        released as soon as the last products that read it have ended, in the load's `op_order`."""
         last = max(x.op_order for load in self.rings for x in (load, *self.readers[load])) + 1
         end = Builder(before=self.loop.body.terminator, loc=self.loop.loc)
         for load, ring in self.rings.items():
@@ -202,13 +212,11 @@ class StagedLoads:
                 elect = ring.copies(here, slot, [load.parts()[2]], phase=used)
                 elect.stage, elect.op_order = load.stage, load.op_order
             empty = here.emit(ops.MemdescIndex(ring.empty, slot))
-            if elsewhere:
-                order = max(x.op_order for x in (load, *at[final])) + 1
-                after = [dot.results[0] for dot in at[final]]
-                Builder(before=at[final][-1].next, loc=self.loop.loc).insert(
-                    ops.MbarrierArrive(empty, after, stage=final, op_order=order))
-            else:
-                end.insert(ops.MbarrierArrive(empty, stage=final, op_order=last))
+            release = ops.MbarrierArrive(empty, stage=final, op_order=last)
+            if elsewhere and self.expander.peel:
+                release.set_operands([empty, *(dot.results[0] for dot in at[final])])
+                release.op_order = max(x.op_order for x in (load, *at[final])) + 1
+            end.insert(release)
             wait, (read,) = ring.read(here, slot, parity)
             wait.stage, wait.op_order = first, min(dot.op_order for dot in at[first])
             for v, _ in uses_in_block(read, ON_THE_WAY):

@@ -497,16 +497,3 @@ def launch_registers(threads: int) -> int:
     a multiple of 8 (PTX ISA, "setmaxnreg"). The four schedulers have a quarter of the registers
     each, and as many of the warps, rounded up."""
     return min(REGISTERS_PER_SM // (128 * -(-threads // 128)), 256) // 8 * 8
-
-
-LOADER_REGISTERS = 24  # for each thread of a warpgroup that only starts copies
-
-
-def role_registers(warps: int, limit: int = 0) -> int:
-    """The most registers for each thread of a role of so many warps beside one that loads: where
-    the launch has no limit, that is a warpgroup, which leaves to the others what it can."""
-    if limit:
-        return min(limit, launch_registers(32 * (warps + 1)))
-    threads, loading = 32 * warps, 128
-    whole = (threads + loading) * launch_registers(threads + loading)
-    return min((whole - loading * LOADER_REGISTERS) // threads, 256) // 8 * 8
