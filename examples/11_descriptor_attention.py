@@ -34,11 +34,12 @@ def padded(head, rows):
 
 
 @tilec.jit
-def attention_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.constexpr, lse=None):
+def attention_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.constexpr, lse=None,
+                     WS: tl.constexpr = False):
     """softmax(scale * q k') v. q, out: (heads, rows, D) in blocks (1, BM, D); k, v:
     (heads / SHARED, columns, D) in blocks (1, BN, D). One program for BM rows of one head.
     lse: (heads, padded rows), the logarithms to base 2 of the sums of exp(scale * q k'), if wanted;
-    infinity past the last row, so that p is 0 there."""
+    infinity past the last row, so that p is 0 there. WS: warps of their own load the blocks."""
     BM: tl.constexpr = q.block_shape[1]
     BN: tl.constexpr = k.block_shape[1]
     D: tl.constexpr = q.block_shape[2]
@@ -57,7 +58,7 @@ def attention_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.const
     if CAUSAL:
         end = tl.minimum(end, first + BM)
         seen = tl.minimum(seen, first + 1)
-    for start in range(0, end, BN):
+    for start in tl.range(0, end, BN, warp_specialize=WS):
         keys = k.load([head // SHARED, start, 0]).reshape(BN, D)
         s = tl.dot(queries, tl.trans(keys))
         if start + BN > seen:  # on the diagonal, or at the end
@@ -173,15 +174,16 @@ def padded_rows(rows: int) -> int:
 
 
 def attention(q: Any, k: Any, v: Any, out: Any, causal: bool, block: tuple[int, int] = (128, 128),
-              num_warps: int = 8, num_stages: int = 2, lse: Any = None) -> Any:
+              num_warps: int = 8, num_stages: int = 2, lse: Any = None, ws: bool = False) -> Any:
     """out = attention of q, out (heads, rows, D) and k, v (fewer heads or as many, columns, D), all
-    contiguous; returns the kernel. lse: float32 (heads, padded_rows(rows)), for `gradients`."""
+    contiguous; returns the kernel. lse: float32 (heads, padded_rows(rows)), for `gradients`. ws:
+    warps of their own load the blocks."""
     heads, rows, d = q.shape
     described = [tilec.TensorDescriptor.from_tensor(x, (1, block[x is k or x is v], d))
                  for x in (q, k, v, out)]
     all_rows = rows if lse is None else padded_rows(rows)
     return attention_kernel[(tilec.cdiv(all_rows, block[0]), heads)](
-        *described, 1.0 / math.sqrt(d), SHARED=heads // k.shape[0], CAUSAL=causal, lse=lse,
+        *described, 1.0 / math.sqrt(d), SHARED=heads // k.shape[0], CAUSAL=causal, lse=lse, WS=ws,
         num_warps=num_warps, num_stages=num_stages)
 
 

@@ -47,7 +47,8 @@ def peak_registers(func: Func) -> tuple[int, Op | None]:
     number = {op: i for i, op in enumerate(order)}
     change: dict[int, int] = {}
     for value, start in _data(order):
-        last = max((number[_at_level(value, user)] for user in value.users), default=start)
+        last = max((number[_at_level(value, user)] - _takes_over(user, value)
+                    for user in value.users), default=start)
         assert isinstance(value.type, Tensor)
         size = tile_registers(value.type)
         change[start] = change.get(start, 0) + size
@@ -81,6 +82,11 @@ def _data(order: list[Op]) -> Iterator[tuple[Value, int]]:
 def _is_float_tile(value: Value) -> bool:
     t = value.type
     return isinstance(t, Tensor) and isinstance(t.element, Scalar) and t.element.is_float
+
+
+def _takes_over(user: Op, value: Value) -> bool:
+    """Whether an op's result is in the same registers."""
+    return isinstance(user, ops.WgmmaWait) or isinstance(user, ops.Wgmma) and value is user.c
 
 
 def _at_level(value: Value, user: Op) -> Op:

@@ -12,6 +12,7 @@ from tilec.ir.core import Func, Module, Op
 from tilec.ir.layouts import Blocked, DotOperand, Layout, transpose
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.ops.scf import MAX_STAGES
+from tilec.ir.role_registers import role_registers
 from tilec.ir.types import (
     MemDesc,
     Scalar,
@@ -46,10 +47,14 @@ class Rules:
         return AxisAnalysis(self.func)
 
     def registers(self) -> int:
-        """The most registers a thread can have."""
-        attributes = self.module.attributes
-        return Target.parse(attributes.get("target", DEFAULT)).registers(
-            self.module.num_warps, int(attributes.get("maxnreg", 0)))
+        """The most registers a thread can have, in a loop that asks for it beside a loader."""
+        attributes, warps = self.module.attributes, self.module.num_warps
+        asked = int(attributes.get("maxnreg", 0))
+        most = Target.parse(attributes.get("target", DEFAULT)).registers(warps, asked)
+        if any(isinstance(x, ops.For) and x.warp_specialize
+               for x in (self.loop, *self.loop.ancestors())):
+            most = min(most, role_registers(warps, asked))
+        return most
 
     def of_loop(self, stages: int) -> str:
         """Why nothing in this loop can start early."""

@@ -8,6 +8,7 @@ from tilec.ir import ops
 from tilec.ir.buffers import buffer_users
 from tilec.ir.core import Block, Builder, Module, Op, Value
 from tilec.ir.ops.gpu import allocation
+from tilec.ir.scratch import reduce_scratch
 from tilec.ir.types import MemDesc, Tensor, i1, layout_of
 from tilec.passes.base import Pass
 from tilec.passes.dot_buffers import by_wgmma, stays_in_flight
@@ -35,6 +36,9 @@ class AsyncDots(Pass):
             for block in blocks:
                 assert block is not None
                 _delay(block, waits)
+            for op in func.walk():
+                if isinstance(op, ops.MbarrierArrive):
+                    op.set_operands([op.barrier])
 
 
 def _begin(dot: ops.Dot, alone: bool, places: Operands) -> Op:
@@ -80,16 +84,20 @@ def _delay(block: Block, waits: set[Op]) -> None:
     """Wait for the products that begin one after another when the last one has begun, just before
     something looks at one, or gives their buffers away. Products that have no operand in registers
     go on while threads compute with the results of those before them, but end before one begins
-    of which threads have made registers meanwhile (C7513, C7515)."""
+    of which threads have made registers meanwhile (C7513, C7515). So do those after which a slot
+    of others is released: the schedule has what would take their operands' place come later."""
     held: list[ops.WgmmaWait] = []
     made = set[Op]()  # while they are under way
+    lasting = set[Op]()  # of these, those that the schedule lets go on
     for op in block:
         if op in waits and isinstance(op, ops.WgmmaWait) and not op.pending:
             held.append(op)
-        elif held and (not _passes(op, held) or _needs(op, made)):
+        elif held and (not _passes(op, held, lasting) or _needs(op, made)):
             used = {v.op for v in op.operands}
             done = max((i + 1 for i, wait in enumerate(held) if wait in used), default=0)
-            if not done or not _computes(op, held[done:]):
+            if done and isinstance(op, ops.MbarrierArrive):
+                lasting |= set(held[done:])
+            elif not done or not _computes(op, held[done:], lasting):
                 done = len(held)
             _wait_before(op, held[:done], len(held) - done)
             held = held[done:]
@@ -106,20 +114,47 @@ def _needs(op: Op, made: set[Op]) -> bool:
         for v in op.operands)
 
 
-def _computes(op: Op, held: Sequence[ops.WgmmaWait]) -> bool:
+def _computes(op: Op, held: Sequence[ops.WgmmaWait], lasting: set[Op]) -> bool:
     """Whether threads may compute with tiles while products are under way."""
-    begun = [wait.values[0].op for wait in held]
+    if lasting.issuperset(held):
+        return op.pure and all(_keeps_step(x) for x in op.walk())
     return op.pure and not op.regions and \
-        all(isinstance(x, ops.Wgmma) and not isinstance(x.a.type, Tensor) for x in begun)
+        all(isinstance(x, ops.Wgmma) and not isinstance(x.a.type, Tensor)
+            for wait in held for x in [wait.values[0].op])
 
 
-def _passes(op: Op, held: Sequence[ops.WgmmaWait]) -> bool:
+def _keeps_step(op: Op) -> bool:
+    """Whether all threads go the same way through an op, as ptxas can see: others make it serialise
+    the products around (C7518)."""
+    return isinstance(op, ops.Reduce) and not reduce_scratch(op) or not op.regions or \
+        isinstance(op, ops.If) and _from_indices(op.cond)
+
+
+def _from_indices(value: Value) -> bool:
+    """Whether a scalar is computed of parameters, program numbers and loops' indices alone."""
+    work, seen = [value], set[Value]()
+    while work:
+        v = work.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if v.op is not None:
+            if not v.op.pure or v.op.regions or isinstance(v.type, Tensor):
+                return False
+            work += v.op.operands
+        elif isinstance(v.owner, Block) and isinstance(v.owner.parent_op, ops.ControlFlow) and \
+                (v.index or not isinstance(v.owner.parent_op, ops.For)):
+            return False
+    return True
+
+
+def _passes(op: Op, held: Sequence[ops.WgmmaWait], lasting: set[Op]) -> bool:
     """Whether an op may run while products are under way."""
     looks = any(v.op in held for x in op.walk() for v in x.operands)
     tiles = any(isinstance(v.type, Tensor) for v in (*op.operands, *op.results))
     brings = isinstance(op, (ops.Wgmma, ops.MbarrierWait, ops.Elect, ops.Load))
     return not looks and (brings or op.pure and not tiles and not op.regions or
-                          _computes(op, held))
+                          _computes(op, held, lasting))
 
 
 def _wait_before(op: Op, held: Sequence[ops.WgmmaWait], pending: int) -> None:

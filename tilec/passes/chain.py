@@ -17,8 +17,9 @@ from tilec.passes.dot_buffers import by_wgmma
 from tilec.passes.expand import ahead_sources
 from tilec.passes.tma import readers_of
 
-# Where ops stand in a round (op_order); slots are released after all of it.
-FIRST, SECOND, COPIES, _, BETWEEN, REST = range(1, 7)
+# Where ops stand in a round (op_order); slots are released after all of it. Where a role of its own
+# starts the copies, slots are released after COPIES and REST instead, and ops come AFTER that.
+FIRST, SECOND, COPIES, _, BETWEEN, REST, _, AFTER = range(1, 9)
 BESIDE = SECOND  # where second dots come later
 # Registers a thread for other things than the tiles that `_registers` counts.
 SPARE = 48
@@ -84,6 +85,31 @@ def _obstacle(loop: ops.For, reads: Sequence[ops.Load], early: set[Op], late: se
     return ""
 
 
+def overlap(loop: ops.For, loads: Iterable[ops.DescriptorLoad]) -> None:
+    """Change the orders of a loop whose copies a role of its own starts, if its second dots run
+    beside first ones: threads compute with the results of the first while the second still run.
+    What takes the place of the operands that these read from registers is made after them."""
+    dots = [op for op in loop.body if isinstance(op, ops.Dot)]
+    late = {dot for dot in dots if dot.stage == loop.num_stages - 1}
+    if not late or len(late) == len(dots):
+        return
+    given = {arg for arg, v in zip(loop.body.args[1:], loop.body.terminator.operands, strict=True)
+             if v.op is not None and v.op.stage == loop.num_stages - 1}
+    held = [op for op in loop.body if any(v in given for x in op.walk() for v in x.operands)]
+    for dot in late:
+        made = dot.a.op
+        while made is not None and made.parent is loop.body:
+            held.append(made)
+            made = made.x.op if isinstance(made, ops.ConvertLayout) else None
+    held += [op for op in loop.body if op.op_order == REST]
+    for op in _users(loop, held):
+        if op.op_order in (BETWEEN, REST):
+            op.op_order = AFTER
+    for load in loads:
+        if not late.isdisjoint(readers_of(load)):
+            load.op_order = REST
+
+
 def _in_turn(loop: ops.For, loads: list[ops.DescriptorLoad], late: set[Op], needed: set[Op],
              then: set[Op]) -> None:
     """First dots and reads together, what lies between, and second dots together. What does not
@@ -108,6 +134,15 @@ def _registers(loop: ops.For, first: Sequence[ops.Dot], second: Sequence[ops.Dot
     values = [*loop.results, *(dot.result for dot in first), *(dot.a for dot in second),
               *(read.result for read in reads)]
     return sum(tile_registers(v.type) for v in values if isinstance(v.type, Tensor))
+
+
+def loop_registers(loop: ops.For) -> int:
+    """Registers a thread for what is alive in a loop of dots at once."""
+    dots = [op for op in loop.body if isinstance(op, ops.Dot)]
+    second = [dot for dot in dots if by_wgmma(dot) and chained_operand(dot)]
+    late = _users(loop, second)
+    return _registers(loop, [dot for dot in dots if second and dot not in late], second,
+                      [op for op in loop.body if isinstance(op, ops.Load)])
 
 
 def _users(loop: ops.For, start: Iterable[Op]) -> set[Op]:

@@ -22,7 +22,7 @@ class Pipeline(Pass):
         for func in module.funcs:
             loops = [op for op in func.walk() if isinstance(op, ops.For)]
             for loop in loops:  # all of them first: expanding one puts barriers into those around
-                _check(loop, Rules(module, func, loop))
+                check_schedule(loop, Rules(module, func, loop))
             for loop in reversed(loops):
                 blocks = [op for op in loop.body if isinstance(op, ops.DescriptorLoad)]
                 if blocks:
@@ -41,7 +41,7 @@ def _early(loop: ops.For) -> list[Op]:
     return [op for op in loop.body if 0 <= op.stage < loop.num_stages - 1 and not op.terminator]
 
 
-def _check(loop: ops.For, rules: Rules) -> None:
+def check_schedule(loop: ops.For, rules: Rules) -> None:
     """Refuse what would compute something else, or cannot be."""
     early = _early(loop)
     blocks = any(isinstance(op, ops.DescriptorLoad) for op in loop.body)

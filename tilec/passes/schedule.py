@@ -13,8 +13,9 @@ from tilec.ir.origins import uses_in_block
 from tilec.ir.remarks import remark
 from tilec.passes.ahead import Rules
 from tilec.passes.base import Pass
-from tilec.passes.chain import chain_stages
+from tilec.passes.chain import chain_stages, overlap
 from tilec.passes.expand import ahead_sources
+from tilec.passes.load_nest import LoadNest, asking
 
 
 class Schedule(Pass):
@@ -31,6 +32,8 @@ class Schedule(Pass):
             for op in list(func.walk()):
                 if isinstance(op, ops.For):
                     _Scheduler(op, Rules(module, func, op)).run(op.num_stages or default)
+            if asking(func) and not (nest := LoadNest(func, module)).obstacle():
+                overlap(nest.inner, nest.loads)
 
 
 class _Scheduler:

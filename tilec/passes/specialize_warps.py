@@ -1,5 +1,5 @@
-"""specialize_warps: the loads of a loop get a warp of their own, which runs ahead through loops of
-its own, as far as the ring of buffers has room."""
+"""specialize_warps: the loads of a loop get warps of their own, which run ahead through loops of
+their own, as far as the rings of buffers have room."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections.abc import Sequence
 
 from tilec.ir import ops
 from tilec.ir.accumulators import WARPGROUP_WARPS
-from tilec.ir.core import Block, Builder, Func, Module, Op, Value
-from tilec.ir.ops.hopper import WarpRole, WarpSpecialize, role_barriers
+from tilec.ir.core import Block, Builder, Module, Op, Value
+from tilec.ir.ops.hopper import WarpRole, WarpSpecialize
 from tilec.ir.remarks import remark
+from tilec.ir.role_registers import LOADER_REGISTERS, LOADER_WARPS
 from tilec.ir.tensor_maps import TensorMaps
-from tilec.ir.types import Tensor, i32
-from tilec.ir.warps import MAX_WARPS
+from tilec.ir.types import i32
+from tilec.passes.ahead import Rules
 from tilec.passes.base import Pass
 from tilec.passes.dot_buffers import by_wgmma
 from tilec.passes.expand import carry, later, number
-from tilec.passes.nest import around, give
-from tilec.passes.tma import Ring
+from tilec.passes.load_nest import LoadNest, asking
+from tilec.passes.nest import Nest, give
+from tilec.passes.pipeline import check_schedule
+from tilec.passes.tma import Ring, StagedLoads
 
 
 class SpecializeWarps(Pass):
@@ -26,180 +29,155 @@ class SpecializeWarps(Pass):
     warp_role { for i { wait(empty[i % 3]) ; expect(full[i % 3]) ; tma_load(p_i, buf[i % 3]) } }
 
     The option may stand on the loop of the loads or on one around it. All that works on tiles
-    goes into the first role, which keeps the warps there were; the second is one warp more.
+    goes into the first role, which keeps the warps there were; the second is one warp more, or a
+    warpgroup if it has to leave registers to the first. Loads with stages of their own have a ring
+    each, and their loop is expanded as `pipeline` would. Blocks from before the loops are loaded by
+    the second role, too.
     """
 
     def run(self, module: Module) -> None:
         for func in module.funcs:
-            asked = [op for op in func.walk() if isinstance(op, ops.For) and op.warp_specialize]
-            for loop in asked:
-                loop.warp_specialize = False
+            asked = asking(func)
             if not asked:
                 continue
-            found = _Nest(func, asked, module.num_warps)
-            reason = found.obstacle()
-            remark(found.asked, "loop", f"its warps are not specialized: {reason}" if reason else
-                   "a warp of its own loads the blocks", option="warp_specialize")
-            if not reason:
-                module.attributes["num_warps"] = found.specialize(
-                    TensorMaps(func, module.attributes.get("target")))
+            nest = LoadNest(func, module)
+            reason = nest.obstacle()
+            for loop in asked:
+                loop.warp_specialize = False
+            if reason:
+                remark(nest.asked, "loop", f"its warps are not specialized: {reason}",
+                       option="warp_specialize")
+                continue
+            if nest.staged:
+                check_schedule(nest.inner, Rules(module, func, nest.inner))
+            module.attributes["num_warps"] = _Roles(nest, module).specialize()
 
 
-class _Nest:
-    """The loop whose blocks TMA loads, and those around it."""
+class _Roles:
+    """The roles of one nest. rings: of the blocks in its loop. residents: of those before it."""
 
-    def __init__(self, func: Func, asked: Sequence[ops.For], warps: int) -> None:
-        self.func, self.warps = func, warps
-        self.inners = [op for op in func.walk() if isinstance(op, ops.For)
-                       and any(isinstance(x, ops.DescriptorLoad) for x in op.body)]
-        self.inner = self.inners[0] if self.inners else asked[0]
-        self.loads = [op for op in self.inner.body if isinstance(op, ops.DescriptorLoad)]
-        self.loops = [*around(self.inner), self.inner]
-        self.asked = next((loop for loop in asked if loop in self.loops), asked[0])
-        self.needed: set[Op] = set()  # ops in the loops that give the places of blocks
+    def __init__(self, nest: LoadNest, module: Module) -> None:
+        self.nest, self.warps = nest, nest.warps
+        self.maps = TensorMaps(nest.func, module.attributes.get("target"))
+        self.registers = nest.registers()
 
-    def obstacle(self) -> str:
-        """Why the loads cannot have warps of their own, or an empty string. Finds what they need.
-        """
-        if not self.loads or self.asked not in self.loops:
-            return "TMA loads no block in it"
-        if any(isinstance(op, WarpSpecialize) for op in self.func.walk()):
-            return "the kernel has roles of its author's"
-        if len(self.inners) > 1:
-            return "several loops load blocks by TMA"
-        if self.inner.num_stages < 2:
-            return "its loads are not pipelined"
-        if any(load.stage >= 0 for load in self.loads):
-            return "its loads have stages of their own"
-        if any(isinstance(op, ops.DescriptorLoad) and op not in self.loads
-               for op in self.func.walk()):
-            return "TMA loads a block outside of it"
-        if self.loops[0].parent is not self.func.body:
-            return "it stands in an `if` or a `while`"
-        if any(isinstance(op, ops.AsyncCopy | ops.AsyncCommit | ops.AsyncWait) or
-               isinstance(op, ops.Load) and op.buffered for op in self.func.walk()):
-            return "another loop copies by cp.async, which roles do not"
-        barriers = role_barriers(self.warps) + self.warps // WARPGROUP_WARPS
-        if self.warps + 1 > MAX_WARPS or barriers > 15:
-            return f"{self.warps} warps leave no warp or no barriers for it"
-        return self._places() or self._apart()
-
-    def _places(self) -> str:
-        """Whether the loads' places, and the loops' bounds, follow from the loops' indices."""
-        inside = {loop.body: loop for loop in self.loops}
-        work = [v for load in self.loads for v in load.parts()[2]]
-        work += [v for loop in self.loops for v in (loop.lo, loop.hi, loop.step)]
-        while work:
-            v = work.pop()
-            if v.owner in inside:
-                if v.index:
-                    return "a block's place depends on what a loop carries"
-            elif v.op is not None and v.op.parent in inside and v.op not in self.needed:
-                if not v.op.pure or _on_tiles(v.op):
-                    return "a block's place is not computed by itself"
-                self.needed.add(v.op)
-                work += [x for op in v.op.walk() for x in op.operands]
-        return ""
-
-    def _apart(self) -> str:
-        """Whether what stands before the loops may be divided: what works on tiles goes into a
-        role, and nothing else with effects may pass it."""
-        inside, effects = set[Op](), False
-        for op in self._before():
-            if _on_tiles(op) or any(v.op in inside for x in op.walk() for v in x.operands):
-                inside.add(op)
-                effects |= not op.pure
-            elif effects and not op.pure:
-                return "loads, stores or atomics of scalars and tiles before it are mixed"
-        for op in self.needed | set(self.loads):
-            if any(v.op in inside for x in op.walk() for v in x.operands):
-                return "a block's place depends on a tile"
-        bounds = [v for loop in self.loops for v in (loop.lo, loop.hi, loop.step)]
-        return "its bounds depend on a tile" if any(v.op in inside for v in bounds) else ""
-
-    def _before(self) -> list[Op]:
-        found = list(self.func.body)
-        return found[:found.index(self.loops[0])]
-
-    def specialize(self, maps: TensorMaps) -> int:
+    def specialize(self) -> int:
         """Make the roles; how many warps there are now."""
-        outermost, slots = self.loops[0], self.inner.num_stages
-        self.inner.num_stages = 0
-        for loop in self.loops:
+        nest, outermost = self.nest, self.nest.loops[0]
+        loc = nest.asked.loc
+        for loop in nest.loops:
             loop.flatten = False
-        before = Builder(before=outermost, loc=self.asked.loc)
-        moved = self._to_move()
-        ring = Ring(self.loads, slots, maps, before, consumers=self.warps // WARPGROUP_WARPS)
+        before, groups = Builder(before=outermost, loc=loc), self.warps // WARPGROUP_WARPS
+        moved, both, using, loading = nest.for_tiles(), Block(), Block(), Block()
+        staged, rings = None, list[Ring]()
+        if nest.staged:
+            within = Nest(nest.inner, [v for load in nest.loads for v in load.parts()[2]])
+            staged = StagedLoads(within, nest.loads, self.maps, before, groups)
+            rings = list(staged.rings.values())
+        else:
+            rings = [Ring(nest.loads, nest.inner.num_stages, self.maps, before, groups)]
+        residents = [Ring([load], 1, self.maps, before) for load in nest.outside]
+        *others, latest = [*rings, *residents]
+        for ring in reversed(others):
+            ring.set_up_with(latest)
         start = number(before, 0, i32)
-        loading = Block()
-        elect = Block()
-        self._load(Builder(elect, loc=self.loads[0].loc), ring, self.loops, {}, start)
-        Builder(elect).insert(ops.Yield())
-        Builder(loading, loc=self.loads[0].loc).insert(ops.Elect(body=elect))
-        Builder(loading).insert(ops.Yield())
-        self._use(ring, start)
-        using, both = Block(), Block()
-        specialize = WarpSpecialize(body=both)
-        before.insert(specialize)
-        for op in moved:
+        self._loader(loading, residents, rings, start)
+        roles = before.insert(WarpSpecialize(body=both))
+        for ring in residents:
+            ring.read(Builder(using, loc=loc), start, start)
+        if staged:
+            staged.use(elsewhere=True)
+        else:
+            self._use(rings[0], start)
+        nest.inner.num_stages = 0
+        for op in [*moved, *_following(roles)]:
             using.insert(op.remove())
         Builder(using).insert(ops.Yield())
-        roles = Builder(both, loc=self.asked.loc)
-        # Warpgroups begin with multiples of four warps, so the single one comes last.
-        roles.insert(WarpRole(body=using, warps=self.warps))
-        roles.insert(WarpRole(body=loading, warps=1))
-        roles.insert(ops.Yield())
-        return self.warps + 1
+        more = LOADER_WARPS if self.registers else 1
+        here = Builder(both, loc=loc)
+        # Warpgroups begin with multiples of four warps, so a single one comes last.
+        here.insert(WarpRole(body=using, warps=self.warps, registers=self.registers))
+        here.insert(WarpRole(body=loading, warps=more,
+                             registers=LOADER_REGISTERS if self.registers else 0))
+        here.insert(ops.Yield())
+        self._tell()
+        return self.warps + more
 
-    def _to_move(self) -> list[Op]:
-        """The ops of the function that the first role does."""
-        out: dict[Op, None] = {}
-        for op in self._before():
-            if _on_tiles(op) or any(v.op in out for x in op.walk() for v in x.operands):
-                out[op] = None
-        rest = [op for op in self.func.body if not op.terminator]
-        return [*out, *rest[rest.index(self.loops[0]):]]
+    def _tell(self) -> None:
+        """The remark."""
+        if self.registers:
+            what = f"a warpgroup of its own loads the blocks, and leaves {self.registers} " \
+                "registers to each thread that computes"
+        else:
+            what = "a warp of its own loads the blocks"
+        remark(self.nest.asked, "loop", what, option="warp_specialize", registers=self.registers)
 
-    def _load(self, here: Builder, ring: Ring, loops: Sequence[ops.For], values: dict[Value, Value],
-              count: Value) -> Value:
-        """Write the loops again, with the loads and what they need; rounds are counted through all
-        of them. The number of rounds at the end."""
+    def _loader(self, role: Block, residents: Sequence[Ring], rings: Sequence[Ring], start: Value
+                ) -> None:
+        """What the second role does: one thread of it loads."""
+        body, loc = Block(), self.nest.loads[0].loc
+        here = Builder(body, loc=loc)
+        for ring in residents:
+            ring.fill(here, start, [load.parts()[2] for load in ring.loads])
+        self._load(here, rings, self.nest.loops, {},
+                   dict.fromkeys((ring.slots for ring in rings), start))
+        here.insert(ops.Yield())
+        Builder(role, loc=loc).insert(ops.Elect(body=body))
+        Builder(role).insert(ops.Yield())
+
+    def _load(self, here: Builder, rings: Sequence[Ring], loops: Sequence[ops.For],
+              values: dict[Value, Value], counts: dict[int, Value]) -> dict[int, Value]:
+        """Write the loops again, with the loads and what they need. counts: rounds through all of
+        them, modulo twice so many slots; they are given back as they are at the end."""
         loop, *inner = loops
-        body = Block([loop.body.args[0].type, count.type], [loop.body.args[0].name, "count"])
+        index = loop.body.args[0]
+        body = Block([index.type, *(i32 for _ in counts)], [index.name, *("count" for _ in counts)])
         inside = Builder(body, loc=loop.loc)
-        values[loop.body.args[0]], number_now = body.args
+        values[index] = body.args[0]
+        now = dict(zip(counts, body.args[1:], strict=True))
         for op in loop.body:
-            if op in self.needed:
+            if op in self.nest.needed:
                 inside.insert(op.clone(values))
         if inner:
-            number_now = self._load(inside, ring, inner, values, number_now)
+            now = self._load(inside, rings, inner, values, now)
         else:
-            slot, parity = ring.slot(inside, number_now)
-            free = inside.emit(ops.Xor(parity, number(inside, 1, i32)))
-            inside.insert(ops.MbarrierWait(inside.emit(ops.MemdescIndex(ring.empty, slot)), free))
-            ring.fill(inside, slot, [[values.get(v, v) for v in load.parts()[2]]
-                                     for load in self.loads])
-            number_now = later(inside, number_now, 1, 2 * ring.slots)
-        inside.insert(ops.Yield([number_now]))
+            for ring in rings:
+                slot, parity = ring.slot(inside, now[ring.slots])
+                free = inside.emit(ops.Xor(parity, number(inside, 1, i32)))
+                empty = inside.emit(ops.MemdescIndex(ring.empty, slot))
+                inside.insert(ops.MbarrierWait(empty, free))
+                ring.fill(inside, slot, [[values.get(v, v) for v in load.parts()[2]]
+                                         for load in ring.loads])
+            now = {n: later(inside, count, 1, 2 * n) for n, count in now.items()}
+        inside.insert(ops.Yield(list(now.values())))
         bounds = [values.get(v, v) for v in (loop.lo, loop.hi, loop.step)]
-        return here.insert(ops.For(*bounds, [count], body=body)).results[0]
+        made = here.insert(ops.For(*bounds, list(counts.values()), body=body))
+        return dict(zip(counts, made.results, strict=True))
 
     def _use(self, ring: Ring, count: Value) -> None:
         """The loops as they are wait for full slots, and say when they are done with them."""
-        for loop in self.loops:
+        loops, inner, loads = self.nest.loops, self.nest.inner, self.nest.loads
+        for loop in loops:
             count = carry(loop, count)
             count.name = "count"
-        here = Builder(before=self.loads[0], loc=self.loads[0].loc)
-        end = Builder(before=self.inner.body.terminator, loc=self.loads[0].loc)
+        here = Builder(before=loads[0], loc=loads[0].loc)
+        end = Builder(before=inner.body.terminator, loc=loads[0].loc)
         slot, parity = ring.slot(here, count)
-        products = all(_only_multiplied(load.result) for load in self.loads)
+        products = all(_only_multiplied(load.result) for load in loads)
         ring.read(here, slot, parity)
         if not products:  # what all threads have read, they vouch for together
             end.insert(ops.WarpgroupBarrier())
         end.insert(ops.MbarrierArrive(end.emit(ops.MemdescIndex(ring.empty, slot))))
-        give(self.inner, [later(end, count, 1, 2 * ring.slots)])
-        for outer, loop in zip(reversed(self.loops[:-1]), reversed(self.loops[1:]), strict=True):
+        give(inner, [later(end, count, 1, 2 * ring.slots)])
+        for outer, loop in zip(reversed(loops[:-1]), reversed(loops[1:]), strict=True):
             give(outer, [loop.results[-1]])
+
+
+def _following(op: Op) -> list[Op]:
+    """The ops after one in its block, but for the terminator."""
+    assert op.parent is not None
+    found = [x for x in op.parent if not x.terminator]
+    return found[found.index(op) + 1:]
 
 
 def _only_multiplied(value: Value) -> bool:
@@ -208,7 +186,3 @@ def _only_multiplied(value: Value) -> bool:
                isinstance(user, (ops.Trans, ops.ConvertLayout)) and
                _only_multiplied(user.results[0]) for user in value.users)
 
-
-def _on_tiles(op: Op) -> bool:
-    """Whether an op, or one in it, works on tiles."""
-    return any(isinstance(v.type, Tensor) for x in op.walk() for v in (*x.operands, *x.results))

@@ -58,8 +58,18 @@ class Ring:
             self.empty.name = "empty"
             inside.insert(ops.MbarrierInit(self.empty, count=self.consumers))
         inside.insert(ops.Yield())
-        self.at.insert(ops.Elect(body=setup))
+        self.setup = self.at.insert(ops.Elect(body=setup))
         self.at.insert(ops.Barrier())
+
+    def set_up_with(self, other: Ring) -> None:
+        """Leave the setup to the one of a ring that was made later, and the barrier after it."""
+        there, barrier = Builder(before=other.setup.regions[0].first), self.setup.next
+        for op in self.setup.regions[0]:
+            if not op.terminator:
+                there.insert(op.remove())
+        assert barrier is not None
+        barrier.erase()
+        self.setup.erase()
 
     def slot(self, here: Builder, count: Value) -> tuple[Value, Value]:
         """(slot, parity of its phase) for the number of an iteration modulo twice the slots."""
@@ -130,7 +140,7 @@ def load_by_tma(loop: ops.For, loads: Sequence[ops.DescriptorLoad], func: Func, 
                else f"not flattened: {why}", option="flatten")
         nest.outers[-1].flatten = False
     if staged:
-        _load_in_stages(nest, loads, maps, before, module.num_warps // WARPGROUP_WARPS)
+        StagedLoads(nest, loads, maps, before, module.num_warps // WARPGROUP_WARPS).use()
         return
     if flat:
         _run_on(nest, loads, slots, maps, before)
@@ -157,45 +167,65 @@ def readers_of(load: ops.DescriptorLoad) -> list[Op]:
             if not isinstance(op, ON_THE_WAY)]
 
 
-def _load_in_stages(nest: Nest, loads: Sequence[ops.DescriptorLoad], maps: TensorMaps,
-                    before: Builder, groups: int) -> None:
-    """Each load runs ahead of its readers as its stage says, in `op_order`. The first reader waits
-    for it; at the end of the last one's round, warpgroups release what they have read."""
-    loop, copies = nest.inner, set[Op](loads)
-    ahead = any(0 <= op.stage < loop.num_stages - 1 and op not in copies for op in loop.body)
-    expander = Expander(loop, peel=ahead)
-    readers = {load: readers_of(load) for load in loads}
-    stages = {load: sorted(map(expander.stage_of, found)) for load, found in readers.items()}
-    for load in loads:
-        if not all(isinstance(op, ops.Dot) and by_wgmma(op) for op in readers[load]):
+class StagedLoads:
+    """The loads of a loop that have stages of their own: each has a ring, with as many slots as the
+    stages from it to its last readers ask for. The first reader waits for it; at the end of the
+    last one's round, warpgroups release what they have read."""
+
+    def __init__(self, nest: Nest, loads: Sequence[ops.DescriptorLoad], maps: TensorMaps,
+                 before: Builder, groups: int) -> None:
+        loop = nest.inner
+        ahead = any(0 <= op.stage < loop.num_stages - 1 and op not in loads for op in loop.body)
+        self.nest, self.loop, self.expander = nest, loop, Expander(loop, peel=ahead)
+        self.readers = {load: readers_of(load) for load in loads}
+        self.stages = {load: sorted(map(self.expander.stage_of, found))
+                       for load, found in self.readers.items()}
+        for load in loads:
+            self._check(load)
+        slots = {load: self.stages[load][-1] - load.stage + 1 for load in loads}
+        self.counts = {n: self.expander.counter(2 * n, nest.thread(number(before, 0, i32)))
+                       for n in dict.fromkeys(slots.values())}
+        self.rings = {load: Ring([load], slots[load], maps, before, groups) for load in loads}
+
+    def _check(self, load: ops.DescriptorLoad) -> None:
+        stages = self.stages[load]
+        if not all(isinstance(op, ops.Dot) and by_wgmma(op) for op in self.readers[load]):
             raise refuse(load, "has a stage of its own, which only operands of wgmma can have")
-        if not stages[load] or stages[load][0] <= load.stage:
+        if not stages or stages[0] <= load.stage:
             raise refuse(load, f"runs in stage {load.stage}, expected a stage before its readers', "
-                         f"which are {sorted(set(stages[load]))}")
-    slots = {load: stages[load][-1] - load.stage + 1 for load in loads}
-    counts = {n: expander.counter(2 * n, nest.thread(number(before, 0, i32)))
-              for n in dict.fromkeys(slots.values())}
-    end = Builder(before=loop.body.terminator, loc=loop.loc)
-    last = max(x.op_order for load in loads for x in (load, *readers[load])) + 1
-    for load in loads:
-        first = stages[load][0]
-        order = min(dot.op_order for dot in readers[load] if expander.stage_of(dot) == first)
-        ring = Ring([load], slots[load], maps, before, groups)
-        here = Builder(before=load, loc=load.loc)
-        slot, parity = ring.slot(here, counts[slots[load]])
-        used = here.emit(ops.Xor(parity, number(here, 1, i32)))
-        elect = ring.copies(here, slot, [load.parts()[2]], phase=used)
-        elect.stage, elect.op_order = load.stage, load.op_order
-        empty = here.emit(ops.MemdescIndex(ring.empty, slot))
-        end.insert(ops.MbarrierArrive(empty, stage=stages[load][-1], op_order=last))
-        wait, (read,) = ring.read(here, slot, parity)
-        wait.stage, wait.op_order = first, order
-        for v, _ in uses_in_block(read, ON_THE_WAY):
-            assert v.op is not None
-            v.op.op_order = order
-    whole = expander.run()
-    for count in counts.values():
-        nest.tie(whole.results[count.index - 1])
+                         f"which are {sorted(set(stages))}")
+
+    def use(self, elsewhere: bool = False) -> ops.For | ops.If:
+        """Expand the loop; what it is a part of then. Copies run as far ahead as a load's stage
+        says, in its `op_order`, or are started `elsewhere`: then, if dots run ahead, a slot is
+        released as soon as the last products that read it have ended, in the load's `op_order`."""
+        last = max(x.op_order for load in self.rings for x in (load, *self.readers[load])) + 1
+        end = Builder(before=self.loop.body.terminator, loc=self.loop.loc)
+        for load, ring in self.rings.items():
+            first, final = self.stages[load][0], self.stages[load][-1]
+            at = {s: [dot for dot in self.readers[load] if self.expander.stage_of(dot) == s]
+                  for s in (first, final)}
+            here = Builder(before=load, loc=load.loc)
+            slot, parity = ring.slot(here, self.counts[ring.slots])
+            if not elsewhere:
+                used = here.emit(ops.Xor(parity, number(here, 1, i32)))
+                elect = ring.copies(here, slot, [load.parts()[2]], phase=used)
+                elect.stage, elect.op_order = load.stage, load.op_order
+            empty = here.emit(ops.MemdescIndex(ring.empty, slot))
+            release = ops.MbarrierArrive(empty, stage=final, op_order=last)
+            if elsewhere and self.expander.peel:
+                release.set_operands([empty, *(dot.results[0] for dot in at[final])])
+                release.op_order = max(x.op_order for x in (load, *at[final])) + 1
+            end.insert(release)
+            wait, (read,) = ring.read(here, slot, parity)
+            wait.stage, wait.op_order = first, min(dot.op_order for dot in at[first])
+            for v, _ in uses_in_block(read, ON_THE_WAY):
+                assert v.op is not None
+                v.op.op_order = wait.op_order
+        whole = self.expander.run()
+        for count in self.counts.values():
+            self.nest.tie(whole.results[count.index - 1])
+        return whole
 
 
 def _run_on(nest: Nest, loads: Sequence[ops.DescriptorLoad], slots: int, maps: TensorMaps,

@@ -145,9 +145,14 @@ class MbarrierExpect(OneThread, AsyncAccess, name="gpu.mbarrier_expect", effects
 
 class MbarrierArrive(Warpgroups, AsyncAccess, name="gpu.mbarrier_arrive", effects=SYNC):
     """Each warpgroup arrives once, by its first thread. It vouches for wgmma that a wait covers;
-    for the other threads' own accesses, a `gpu.warpgroup_barrier` must stand before."""
+    for the other threads' own accesses, a `gpu.warpgroup_barrier` must stand before.
+
+    after: results of dots that have read what it releases. async_dots waits for these products, and
+    maybe no others, and takes the operands out.
+    """
 
     barrier: Value = operand()
+    after: tuple[Value, ...] = operands()
 
     def infer(self) -> Sequence[Type]:
         _mbarrier(self, self.barrier)

@@ -1,0 +1,228 @@
+"""Loops with chained dots whose blocks warps of their own load: the same bits as without, at every
+level; what such a role has of registers, and what ptxas makes of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilec
+from tests.passes.test_chain import (
+    LEVELS,
+    both_case,
+    caught,
+    described,
+    example,
+    flat,
+    inputs,
+    linear_case,
+    through,
+)
+from tests.support.faults import all_of, drop
+from tilec.codegen import ptxas
+from tilec.codegen.cubin import LinkResult
+from tilec.ir import ops
+from tilec.ir.core import Module
+from tilec.ir.parser import parse
+from tilec.ir.printer import print_module
+from tilec.ir.remarks import recording
+from tilec.ir.role_registers import role_registers
+from tilec.runtime.text import TextKernel
+
+BF16 = ml_dtypes.bfloat16
+CASES = [
+    # heads, shared, rows, columns, d, (BM, BN), warps, stages, causal, element
+    (2, 2, 100, 150, 64, (64, 64), 4, 2, False, BF16),
+    (1, 1, 150, 150, 64, (64, 32), 4, 3, True, np.float16),
+    (1, 1, 130, 260, 128, (128, 128), 8, 2, True, BF16),
+    (1, 1, 140, 7, 32, (128, 32), 8, 4, False, np.float16),
+]
+
+
+@pytest.mark.parametrize(
+    ("heads", "shared", "rows", "columns", "d", "block", "warps", "stages", "causal", "element"),
+    CASES)
+def test_attention_has_the_same_bits(heads, shared, rows, columns, d, block, warps, stages, causal,
+                                     element, rng) -> None:
+    attention = example()
+    arrays = inputs(rng, heads, shared, rows, columns, d, element)
+    want = attention.reference(*(x.astype(np.float64) for x in arrays), causal)
+    bm, bn = block
+    results = {}
+    for ws, level in [(ws, level) for ws in (False, True) for level in LEVELS]:
+        out = np.full((heads, rows, d), np.nan, element)
+        args = [*described([*arrays, out], (bm, bn, bn, bm)), 1 / math.sqrt(d)]
+        made = attention.attention_kernel.warmup(
+            *args, SHARED=shared, CAUSAL=causal, WS=ws, grid=(1,), num_warps=warps,
+            num_stages=stages, target="sm_90a")
+        assert ("warp_role" in made.asm["gpu"]) == ws
+        made.run(args, (tilec.cdiv(rows, bm), heads), level, seed=stages)
+        np.testing.assert_allclose(out.astype(np.float64), want, 0, 2e-2, err_msg=level)
+        results[ws, level] = out.tobytes()
+    for level in LEVELS:
+        assert results[True, level] == results[False, level], level
+
+
+def specialized(made: Any, last: str = "insert_barriers") -> Module:
+    """A kernel's IR after a pass, if its loops that load blocks asked for warps that do."""
+    module = parse(made.asm["tile"])
+    for loop in all_of(module, ops.For):
+        loop.warp_specialize = any(isinstance(x, ops.DescriptorLoad) for x in loop.body)
+    return through(module, "dce", last)
+
+
+def roles(module: Module) -> list[tuple[int, int]]:
+    return [(r.warps, r.registers) for r in all_of(module, ops.WarpRole)]
+
+
+@pytest.mark.parametrize(("lo", "hi", "stages"), [
+    (0, 0, 2), (7, 5, 3), (0, 2, 3), (16, 48, 2), (0, 33, 2), (32, 176, 2), (32, 176, 3)])
+def test_rounds_of_a_loop_in_a_loop(lo, hi, stages, rng) -> None:
+    """No round, one, and more than there are slots; the rings go on from tile to tile. All numbers
+    are whole, so that results are exact."""
+    made, args, out, want = linear_case(rng, 200, 176, lo, hi, stages)
+    module = specialized(made, "dce")
+    assert roles(module) == [(4, 0), (1, 0)]
+    kernel = TextKernel(module)
+    for seed, level in enumerate(LEVELS):
+        out[:] = np.nan
+        kernel.run(flat(args), (2,), level, seed)
+        np.testing.assert_array_equal(out, want, level)
+
+
+@pytest.mark.parametrize(("n", "registers"), [(3, 0), (100, 0), (100, 96)])
+def test_a_block_read_in_both_stages(n, registers, rng) -> None:
+    """Rings of different depth, and what pointers read a round ahead; with few registers nothing
+    runs ahead but copies."""
+    made, args, out, want = both_case(rng, n, 2, maxnreg=registers)
+    kernel = TextKernel(specialized(made, "dce"))
+    for seed, level in enumerate(LEVELS):
+        out[:] = np.nan
+        kernel.run(flat(args), (2,), level, seed)
+        np.testing.assert_array_equal(out, want, level)
+
+
+def test_what_is_dropped_is_missed(rng) -> None:
+    """Waits, arrivals and copies of both roles, each left out in turn."""
+    attention = example()
+    arrays = inputs(rng, 1, 1, 64, 160, 32, np.float16)
+    out = np.full((1, 64, 32), np.nan, np.float16)
+    args = [*described([*arrays, out], (64, 32, 32, 64)), 0.25]
+    made = attention.attention_kernel.warmup(
+        *args, SHARED=1, CAUSAL=False, WS=True, grid=(1,), num_warps=4, num_stages=2,
+        target="sm_90a")
+    made.run(args, (1, 1), "lowered")
+    whole, want, silent, tried = parse(made.asm["lowered"]), out.copy(), [], 0
+    for cls in (ops.MbarrierWait, ops.MbarrierArrive, ops.MbarrierExpect, ops.MbarrierInit,
+                ops.TmaLoad):
+        for index in range(len(all_of(whole, cls))):
+            module = whole.clone()
+            drop(cls, index)(module)
+            tried += 1
+            if not caught(module, [*flat(args)], out, want):
+                silent.append((cls.name, index))
+    # Nothing fills the slot that the last round releases.
+    assert tried > 20 and silent == [("gpu.mbarrier_arrive", 3)]
+
+
+@pytest.mark.parametrize(("causal", "d"), [(False, 128), (True, 128), (True, 64)])
+def test_what_ptxas_makes_of_it(causal, d) -> None:
+    """No spills, nothing serialised; threads compute while the second product of a round runs."""
+    made = compiled(d, CAUSAL=causal, WS=True)
+    shared = d == 128
+    assert roles(parse(made.asm["gpu"])) == ([(8, 240), (4, 24)] if shared else [(8, 0), (1, 0)])
+    assert made.threads == (384 if shared else 288) and made.num_warps == 8
+    if not shared or ptxas.find() is not None:
+        linked = linked_of(made)
+        assert linked.n_spills == linked.stack == 0 and linked.advisories == []
+        assert linked.n_regs <= 168
+
+
+def compiled(d: int, blocks: tuple[int, int] = (128, 128), warps: int = 8, stages: int = 2,
+             **given: bool) -> Any:
+    signature = {name: f"tensordesc<bf16[1, {blocks[name in 'kv']}, {d}]>:16"
+                 for name in ("q", "k", "v", "out")}
+    return tilec.compile(example().attention_kernel, signature | {"scale": "fp32"},
+                         {"SHARED": 1, **given}, target="sm_90a", num_warps=warps,
+                         num_stages=stages)
+
+
+def linked_of(made: Any) -> LinkResult:
+    linked = TextKernel(parse(made.asm["gpu"])).compiled.linked
+    assert linked is not None
+    return linked
+
+
+def in_loop(module: Module) -> list[str]:
+    """The products of the rotated loop, waits for them, arrivals, and what makes the operands of
+    the next round."""
+    loop = next(op for op in all_of(module, ops.For)
+                if any(isinstance(x, ops.Wgmma) for x in op.body))
+    kinds = (ops.Wgmma, ops.WgmmaWait, ops.MbarrierArrive, ops.Maximum, ops.Exp2,
+             ops.Cast)
+    return [f"{op.name} {op.pending}" if isinstance(op, ops.WgmmaWait) else op.name
+            for op in loop.body if isinstance(op, kinds)]
+
+
+@pytest.mark.parametrize("ws", [False, True])
+def test_the_round(ws) -> None:
+    """With roles, the exponentials are computed before the second product is waited for, and its
+    operand of the next round after that, also where a mask stands in a branch."""
+    found = in_loop(parse(compiled(128, CAUSAL=True, WS=ws).asm["gpu"]))
+    arrive, exponentials = "gpu.mbarrier_arrive", ["tile.maximum", "tile.exp2", "tile.exp2"]
+    assert found == ["gpu.wgmma", "gpu.wgmma", "gpu.wgmma_wait 1", arrive, *exponentials,
+                     "gpu.wgmma_wait 0", arrive, "tile.cast"] if ws else \
+        ["gpu.wgmma", "gpu.wgmma", "gpu.wgmma_wait 0", arrive, arrive, *exponentials, "tile.cast"]
+
+
+def test_the_schedule_may_be_edited(rng) -> None:
+    """A block's op_order says when its slot is released, and so when its product is waited for."""
+    made, args, out, want = linear_case(rng, 64, 128, 0, 128, 2)
+    module = specialized(made, "schedule")
+    loads = [x for x in all_of(module, ops.DescriptorLoad) if x.stage >= 0]
+    assert [(x.stage, x.op_order) for x in loads] == [(0, 3), (1, 6)]
+    edited = parse(print_module(module))
+    all_of(edited, ops.DescriptorLoad)[-1].op_order = 3
+    for m, waited in ((module, 5), (edited, 4)):
+        through(m, "schedule", "dce")
+        found = in_loop(m)
+        assert [i for i, name in enumerate(found) if "wait" in name] == [2, waited]
+        assert found.index("tile.maximum") == (4 if m is module else 6)
+        assert not any(op.after for op in all_of(m, ops.MbarrierArrive))
+        for level in LEVELS:
+            out[:] = np.nan
+            TextKernel(m.clone()).run(flat(args), (1,), level, 3)
+            np.testing.assert_array_equal(out, want, level)
+
+
+def remarks_of(**config: Any) -> list[str]:
+    with recording() as remarks:
+        compiled(**config).lower("ptx")
+    return [r.message for r in remarks if r.data.get("option") == "warp_specialize"]
+
+
+def test_registers() -> None:
+    """What the launch gives, if tiles fit; else what a warpgroup that loads leaves. A launch with a
+    limit of its own has it for all."""
+    assert [role_registers(warps) for warps in (4, 8, 16)] == [256, 240, 112]
+    assert role_registers(8, 200) == 168
+    assert remarks_of(d=128, CAUSAL=False, WS=True) == [
+        "a warpgroup of its own loads the blocks, and leaves 240 registers to each thread that "
+        "computes"]
+    assert remarks_of(d=64, blocks=(64, 64), warps=4, CAUSAL=False, WS=True) == [
+        "a warp of its own loads the blocks"]
+    (wide,) = remarks_of(d=128, blocks=(256, 64), warps=16, CAUSAL=False, WS=True)
+    assert wide == "its warps are not specialized: its tiles hold about 118 registers a thread, " \
+        "and 112 would be left"
+
+
+def test_registers_may_be_edited() -> None:
+    module = parse(compiled(128, CAUSAL=False, WS=True).asm["gpu"])
+    computing, loading = all_of(module, ops.WarpRole)
+    computing.registers, loading.registers = 232, 40
+    made = TextKernel(module).compiled
+    assert "setmaxnreg.inc.sync.aligned.u32 232" in made.ptx
