@@ -15,16 +15,16 @@ from tilec.ir.origins import comes_from_dot
 from tilec.ir.remarks import remark
 from tilec.ir.types import Tensor, i1, scalar_of, shape_of
 from tilec.passes.base import Pass
-from tilec.passes.fold import make_constant
+from tilec.passes.fold import constant, make_constant
 from tilec.passes.index_masks import Conditions, Index, Known, Less, conditions
 
 LEAST_ELEMENTS = 2048  # of a tile for which a branch pays
 
 
 class GuardMasks(Pass):
-    """A select that masks what a dot gave, in a loop, goes into a branch that is taken unless a
-    condition on scalars says that the mask holds in the whole tile. What does not change in the
-    loop is computed before it.
+    """A select that masks what a dot gave, in a loop that TMA feeds, goes into a branch, which is
+    taken unless a condition on scalars says that the mask holds in the whole tile. So does what
+    adds a select of zero to what a dot gave. What the loop does not change is computed before it.
 
         %columns = splat(%start) + 0 .. 63          %last = max(%n, least + 63) - 63
         %mask = %columns < splat(%n)          ->    for %start {
@@ -37,35 +37,58 @@ class GuardMasks(Pass):
         for func in module.funcs:
             for op in list(func.walk()):
                 loop = op.parent and op.parent.parent_op
-                if isinstance(op, ops.Select) and isinstance(loop, ops.For) and \
-                        prod(shape_of(op.result.type)) >= LEAST_ELEMENTS:
+                if isinstance(op, ops.Select) and isinstance(loop, ops.For) and _pays(op, loop):
                     _visit(op, loop)
+
+
+def _pays(select: ops.Select, loop: ops.For) -> bool:
+    """Whether a branch costs less than the mask: it ends what may be scheduled together, which in
+    a loop that TMA feeds the waits for its products do anyway."""
+    return prod(shape_of(select.result.type)) >= LEAST_ELEMENTS and \
+        any(isinstance(op, ops.DescriptorLoad) for op in loop.body)
 
 
 def _visit(select: ops.Select, loop: ops.For) -> None:
     for truth, kept in ((True, select.a), (False, select.b)):
-        found = conditions(select.cond, truth) if comes_from_dot(kept) else None
-        if found and any(_inside(v, loop) for v in _scalars(found)):
-            unmasked = _Guard(select, loop).of(found)
-            _branch(select, unmasked, kept)
+        last = _masked(select, kept)
+        found = conditions(select.cond, truth) if last is not None else None
+        if last is not None and found and any(_inside(v, loop) for v in _scalars(found)):
+            _branch(select, last, _Guard(select, loop).of(found), kept)
             remark(select, "mask", "this mask is computed only in rounds that it may change")
             return
 
 
-def _branch(select: ops.Select, unmasked: Value, kept: Value) -> None:
-    """The select in the arm of a branch that is taken where the mask may drop something."""
-    before = Builder(before=select, loc=select.loc)
+def _masked(select: ops.Select, kept: Value) -> Op | None:
+    """What gives a masked product: the select itself, or the only op that uses it, which adds."""
+    if comes_from_dot(kept):
+        return select
+    user = next(iter(select.result.users), None)
+    adds = isinstance(user, ops.Add | ops.Sub | ops.Fma) and user.parent is select.parent and \
+        constant(kept) == 0 and len(select.result.uses) == 1 and comes_from_dot(user.result)
+    return user if adds else None
+
+
+def _branch(select: ops.Select, last: Op, unmasked: Value, kept: Value) -> None:
+    """The ops from a select to the last one in the arm of a branch that is taken where the mask may
+    drop something; the other arm has what is kept instead of the select."""
+    before = Builder(before=last, loc=select.loc)
     masked, whole = Block(), Block()
-    here = Builder(masked, loc=select.loc)
-    copies: dict[Value, Value] = {}
+    here, copies = Builder(masked, loc=select.loc), dict[Value, Value]()
     _copy(select.cond, here, copies)
     for v in select.operands[1:]:
         if v is not kept and isinstance(v.op, ops.Constant | ops.Splat):
             _copy(v, here, copies)
-    here.insert(ops.Yield(here.insert(select.clone(copies)).results))
+    made = here.insert(select.clone(copies)).result
+    if last is not select:
+        made = here.insert(last.clone(copies)).result
+        there = Builder(whole, loc=select.loc)
+        kept = there.insert(last.clone({select.result: kept})).result
+    here.insert(ops.Yield([made]))
     Builder(whole, loc=select.loc).insert(ops.Yield([kept]))
-    may = before.emit(ops.Not(unmasked))
-    select.replace_by([before.emit(ops.If(may, then=masked, orelse=whole))])
+    last.replace_by([before.emit(ops.If(before.emit(ops.Not(unmasked)), then=masked,
+                                        orelse=whole))])
+    if last is not select:
+        select.erase()
 
 
 def _copy(value: Value, here: Builder, copies: dict[Value, Value]) -> None:
