@@ -48,6 +48,7 @@ from tilec.passes.cse import Cse
 from tilec.passes.dce import Dce
 from tilec.passes.flatten import Flatten
 from tilec.passes.form_fma import FormFma
+from tilec.passes.guard_masks import GuardMasks
 from tilec.passes.insert_barriers import InsertBarriers
 from tilec.passes.licm import Licm
 from tilec.passes.optimize_dot_operands import OptimizeDotOperands
@@ -83,7 +84,8 @@ PIPELINE: tuple[Step, ...] = (
     Step("tile", Licm(), "after cse: one copy to hoist"),
     Step("tile", Flatten(), "after licm: what is computed in every round is what must be"),
     Step("tile", Unroll(), "after licm: hoisted work is not copied"),
-    Step("tile", Canonicalize(), "folds what unrolling made constant"),
+    Step("tile", GuardMasks(), "after licm and unroll: what changes in a loop is inside it"),
+    Step("tile", Canonicalize(), "folds what unrolling made constant, and what a guard compares"),
     Step("tile", RewriteDescriptors(), "a loop that TMA was to feed may be gone: it had one round"),
     Step("tile", Canonicalize(), "cleans what that emitted; nothing else is left to do"),
     Step("tile", Dce(), "last at this level: layouts are worked out for what is left"),
