@@ -46,6 +46,7 @@ from tilec.passes.coalesce import Coalesce
 from tilec.passes.combine import Combine
 from tilec.passes.cse import Cse
 from tilec.passes.dce import Dce
+from tilec.passes.find_boxes import FindBoxes
 from tilec.passes.flatten import Flatten
 from tilec.passes.form_fma import FormFma
 from tilec.passes.guard_masks import GuardMasks
@@ -84,8 +85,10 @@ PIPELINE: tuple[Step, ...] = (
     Step("tile", Licm(), "after cse: one copy to hoist"),
     Step("tile", Flatten(), "after licm: what is computed in every round is what must be"),
     Step("tile", Unroll(), "after licm: hoisted work is not copied"),
-    Step("tile", GuardMasks(), "after licm and unroll: what changes in a loop is inside it"),
-    Step("tile", Canonicalize(), "folds what unrolling made constant, and what a guard compares"),
+    Step("tile", Canonicalize(), "folds what unrolling made constant"),
+    Step("tile", FindBoxes(), "loops are what they will be: what TMA is to feed stays a loop"),
+    Step("tile", GuardMasks(), "after find_boxes: only in loops that TMA feeds"),
+    Step("tile", Canonicalize(), "folds what a guard compares"),
     Step("tile", RewriteDescriptors(), "a loop that TMA was to feed may be gone: it had one round"),
     Step("tile", Canonicalize(), "cleans what that emitted; nothing else is left to do"),
     Step("tile", Dce(), "last at this level: layouts are worked out for what is left"),
@@ -119,13 +122,15 @@ class Options:
     num_stages: depth of software pipelines. debug: keep device asserts. maxnreg: most registers
     a thread, so that more programs share an SM; 0 leaves it to ptxas. launch_pdl: programmatic
     dependent launch: the kernel may begin while the one before it in the stream ends, and waits
-    for that before it accesses memory."""
+    for that before it accesses memory. boxes: tiles of pointers that are boxes of a matrix may
+    go by TMA."""
 
     num_warps: int = 4
     num_stages: int = 3
     debug: bool = False
     maxnreg: int = 0
     launch_pdl: bool = False
+    boxes: bool = True
 
     def __post_init__(self) -> None:
         for name in ("num_warps", "num_stages", "maxnreg"):
@@ -136,8 +141,9 @@ class Options:
             raise TilecError(f"num_warps is {self.num_warps}, expected 1 to {MAX_WARPS}")
         if not 1 <= self.num_stages <= MAX_STAGES:
             raise TilecError(f"num_stages is {self.num_stages}, expected 1 to {MAX_STAGES}")
-        if not isinstance(self.launch_pdl, bool):
-            raise TilecError(f"launch_pdl is {self.launch_pdl!r}, expected True or False")
+        for name in ("launch_pdl", "boxes"):
+            if not isinstance(getattr(self, name), bool):
+                raise TilecError(f"{name} is {getattr(self, name)!r}, expected True or False")
         if self.maxnreg and not 16 <= self.maxnreg <= 255:
             raise TilecError(f"maxnreg is {self.maxnreg}, expected 16 to 255, or 0 for no limit")
 
@@ -362,7 +368,8 @@ def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Comp
     # More warps than a launch may ask for are refused where resources are counted.
     options = Options(num_warps=min(module.num_warps, MAX_WARPS),
                       num_stages=int(module.attributes.get("num_stages", Options.num_stages)),
-                      launch_pdl=bool(module.attributes.get("launch_pdl", False)))
+                      launch_pdl=bool(module.attributes.get("launch_pdl", False)),
+                      boxes=bool(module.attributes.get("boxes", True)))
     made = Compiled(target, options, symbol(module.funcs[0].name))
     start = max(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
     try:

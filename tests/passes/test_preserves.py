@@ -46,7 +46,7 @@ def outcome(module: Module, func: Func, seed: int) -> tuple[list[np.ndarray], li
     args = [random_argument(a.type, attributes.get("divisibility", 1), rng)
             for a, attributes in zip(func.args, func.arg_attrs, strict=True)
             if not isinstance(a.type, TensorMap)]
-    maps = [MapMaker(recipe).on_host(args) for recipe in recipes(func)]
+    maps = [MapMaker(recipe).on_host(args, (1, 1, 1)) for recipe in recipes(func)]
     printed: list[str] = []
     run(module, func.name, [*args, *maps], 1, seed=seed, on_print=printed.append)
     return [a for a in args if isinstance(a, np.ndarray)], printed

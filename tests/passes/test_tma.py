@@ -250,7 +250,7 @@ def test_one_buffer_as_two_arguments_where_tma_keeps_no_order(name, other, of, r
     for index, _ in recipe.apart:
         addresses[index] = 4096
     with pytest.raises(tilec.LaunchError, match="are one buffer"):
-        MapMaker(recipe).on_device(addresses)
+        MapMaker(recipe).on_device(addresses, (1, 1, 1))
     if name == "y":  # the meaning of it, by the interpreter
         made.run(args, (1,), "tile")
         once = (before["x"].astype(np.float32) @ before["w"].astype(np.float32)).astype(np.float16)

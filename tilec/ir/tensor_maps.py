@@ -5,6 +5,11 @@ launch makes it of: `base`, the number of the pointer's parameter, and `extents`
 elements), expressions over parameters by number, such as "$3 * 2", and `apart`, the numbers of
 parameters that must not be the same buffer, since TMA keeps no order with accesses through them,
 and `stored`, if rows must be multiples of 16 bytes, of which TMA stores whole ones.
+
+A map of blocks that an author's pointers make up has `places`, too: where its blocks begin, over
+parameters, program ids (p0) and loop indices, `reach`, the blocks' extents, and `narrow`, if their
+addresses had 32 bits. If such a map cannot be made, or a block might begin elsewhere than in the
+tensor, or an offset overflow, the launch takes a kernel that leaves pointers alone.
 """
 
 from __future__ import annotations
@@ -25,6 +30,8 @@ from tilec.ir.types import MemDesc, Scalar, TensorMap, pointee_of, scalar_of
 from tilec.target import DEFAULT, Target
 
 TMA_SM = 90
+EVERYTHING = (1 << 31) - 1  # an extent that leaves out nothing
+ROOM = 1 << 16  # more than any tile's extent
 STRIDE_BYTES = 16  # what strides, the first address and a block's place in a row are multiples of
 _SIGNS: dict[type[Op], str] = {ops.Add: "+", ops.Sub: "-", ops.Mul: "*"}
 
@@ -73,6 +80,9 @@ class MapRecipe(NamedTuple):
     strides: tuple[str, ...]
     apart: tuple[tuple[int, str], ...] = ()
     stored: bool = False
+    places: tuple[str, ...] = ()
+    reach: tuple[int, ...] = ()
+    narrow: bool = False
 
 
 def recipes(func: Func) -> list[MapRecipe]:
@@ -80,7 +90,8 @@ def recipes(func: Func) -> list[MapRecipe]:
     return [MapRecipe(arg.type, func.args[have["base"]].name, have["base"], tuple(have["extents"]),
                       tuple(have["strides"]),
                       tuple((i, func.args[i].name) for i in have.get("apart", ())),
-                      bool(have.get("stored")))
+                      bool(have.get("stored")), tuple(have.get("places", ())),
+                      tuple(have.get("reach", ())), bool(have.get("narrow")))
             for arg, have in zip(func.args, func.arg_attrs, strict=True)
             if isinstance(arg.type, TensorMap) and "base" in have]
 
@@ -136,14 +147,18 @@ class TensorMaps:
         layout = block_layout(block, element)
         assert layout is not None
         extents, strides, _ = op.parts()
+        boxes: dict[str, Any] = {"places": op.places, "reach": op.block} if op.places else {}
+        if op.narrow:
+            boxes["narrow"] = True
         return self.parameter_of(TensorMap(block, element, layout), op.base, extents, strides,
-                                 self._apart(op))
+                                 self.apart(op), boxes=boxes)
 
     def parameter_of(self, t: TensorMap, base: Value, extents: Sequence[Value],
-                     strides: Sequence[Value], apart: tuple[int, ...] = (), stored: bool = False
-                     ) -> Value:
-        """The parameter with a map of a tensor that the host knows, made if there is none."""
-        attributes: dict[str, Any] = {"base": base.index}
+                     strides: Sequence[Value], apart: tuple[int, ...] = (), stored: bool = False,
+                     boxes: dict[str, Any] | None = None) -> Value:
+        """The parameter with a map of a tensor that the host knows, made if there is none. boxes:
+        the attributes that only a map of an author's pointers has."""
+        attributes: dict[str, Any] = {"base": base.index} | (boxes or {})
         for name, values in (("extents", extents), ("strides", strides)):
             attributes[name] = tuple(str(host_expression(v, self.func)) for v in values)
         if apart:
@@ -156,7 +171,7 @@ class TensorMaps:
         self.func.arg_attrs.append(attributes | more)
         return self.func.body.add_arg(t, f"{base.name}_map")
 
-    def _apart(self, op: DescriptorOp) -> tuple[int, ...]:
+    def apart(self, op: DescriptorOp) -> tuple[int, ...]:
         """Parameters through which the kernel accesses memory that must not be this op's tensor: a
         copy may begin before what was written earlier or in this loop, and a result arrive after
         what is read or written later or in this loop. Results are in order among themselves."""

@@ -303,17 +303,18 @@ def numpy_dtype(short: str) -> Any:
 def _run(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, int], level: str,
          seed: int | None) -> None:
     if level != "ptx":
-        tilec.interp.run(kernel.upper.modules[level], kernel.name,
-                         kernel.bind_maps(arrays, level), grid, seed)
+        kernel, bound = kernel.bind_maps(arrays, level, grid)
+        tilec.interp.run(kernel.upper.modules[level], kernel.name, bound, grid, seed)
         return
     _simulate(kernel, arrays, grid, seed, knobs.check, False)
 
 
 def _simulate(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, int],
               seed: int | None, check: bool, count: bool) -> Counts | None:
+    kernel, bound = kernel.bind_maps(arrays, "ptx", grid)
     made = kernel.lower("ptx")
     try:
-        return tilec.sim.run(made.ptx, made.name, kernel.bind_maps(arrays, "ptx"), grid,
+        return tilec.sim.run(made.ptx, made.name, bound, grid,
                              made.threads, shared_bytes=made.shared, seed=seed,
                              check=check, count=count)
     except SimulatorError as e:

@@ -9,6 +9,8 @@ import json
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +39,7 @@ from tilec.runtime import host
 from tilec.runtime.cache import DiskCache, source_fingerprint
 from tilec.runtime.launch import Launcher
 from tilec.runtime.loading import load
-from tilec.runtime.maps import MapMaker, from_json, to_json
+from tilec.runtime.maps import Grid, MapMaker, NoMap, from_json, to_json
 from tilec.target import Target
 
 if TYPE_CHECKING:
@@ -112,7 +114,7 @@ class CompiledKernel:
         module = build_module(self.fn, self.signature, self.constexprs, target=self.target,
                               num_warps=options.num_warps,
                               options={"num_stages": options.num_stages, "debug": options.debug})
-        for name in ("num_stages", "maxnreg", "launch_pdl"):
+        for name in ("num_stages", "maxnreg", "launch_pdl", "boxes"):
             if getattr(options, name) != Options.__dataclass_fields__[name].default:
                 module.attributes[name] = getattr(options, name)
         return module
@@ -286,12 +288,27 @@ class CompiledKernel:
         return made.maps if made.edited is None else \
             recipes(self.upper.modules["lowered"].funcs[0])
 
-    def bind_maps(self, arrays: list[Any], level: str) -> list[Any]:
-        """Host arguments with the tensor maps that the kernel has at an IR level or "ptx"."""
-        if level == "ptx":
-            return arrays + [MapMaker(r).in_simulator(arrays) for r in self.maps]
-        func = self.upper.modules[level].funcs[0]
-        return arrays + [MapMaker(r).on_host(arrays) for r in recipes(func)]
+    def bind_maps(self, arrays: list[Any], level: str, grid: Grid
+                  ) -> tuple[CompiledKernel, list[Any]]:
+        """The kernel that serves a launch on host arrays at an IR level or "ptx", this one or the
+        one that leaves pointers alone, and its arguments with tensor maps."""
+        try:
+            if level == "ptx":
+                return self, arrays + [MapMaker(r).in_simulator(arrays, grid) for r in self.maps]
+            modules = self.upper.modules
+            for recipe in recipes(modules["lowered"].funcs[0]):
+                if recipe.places:  # what must hold below must hold here, too
+                    MapMaker(recipe).in_simulator(arrays, grid)
+            made = recipes(modules[level].funcs[0])
+            return self, arrays + [MapMaker(r).on_host(arrays, grid) for r in made]
+        except NoMap:
+            return self.by_pointers.bind_maps(arrays, level, grid)
+
+    @cached_property
+    def by_pointers(self) -> CompiledKernel:
+        """The same kernel, of which TMA moves only what the author describes."""
+        return CompiledKernel(self.fn, self.signature, self.constexprs, self.target,
+                              replace(self.options, boxes=False))
 
     def simulate(self, args: Sequence[Any] | Mapping[str, Any], grid: int | Sequence[int], *,
                  check: bool = True, count: bool = True, seed: int | None = None) -> Counts | None:
@@ -314,9 +331,14 @@ class CompiledKernel:
                 loaded = load(made, index)
                 found = Launcher(loaded.function, param_types(self.signature.values()), index,
                                  [MapMaker(recipe).on_device for recipe in self.maps],
-                                 self.options.launch_pdl)
+                                 self.options.launch_pdl, partial(self._launch_by_pointers, index))
                 self._launchers[index] = found
         return found
+
+    def _launch_by_pointers(self, index: int, grid: Grid, stream: int, values: Sequence[Any]
+                            ) -> None:
+        other = self.by_pointers
+        other.launcher(index).launch(grid, other.threads, other.shared, stream, values)
 
 
 def param_types(specs: Iterable[Spec | constexpr]) -> list[str]:

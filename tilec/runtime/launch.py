@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tilec.errors import LaunchError
 from tilec.runtime import device
+from tilec.runtime.maps import Grid, NoMap
 
 # Parameter type -> struct code, each aligned to its size. bf16 has no code: its bits go
 # through `H`. i1 is a byte in PTX.
@@ -151,16 +152,17 @@ class Launcher:
     """Launches one loaded kernel.
 
     function: the CUfunction of runtime.device.LoadedKernel. maps: make tensor maps of a launch's
-    values, which are passed after them. early: programmatic dependent launch. Threads may share a
-    launcher: each call takes a block of its own, which the driver has read by the time the call
-    returns.
+    values and grid, which are passed after them. instead: what launches, with grid, stream and
+    values, if one cannot be made and pointers will do. early: programmatic dependent launch.
+    Threads may share a launcher: each call takes a block of its own, which the driver has read by
+    the time the call returns.
     """
 
     def __init__(self, function: Any, param_types: Sequence[str], device_index: int = 0,
-                 maps: Sequence[Callable[[Sequence[Any]], bytes]] = (), early: bool = False
-                 ) -> None:
+                 maps: Sequence[Callable[[Sequence[Any], Grid], bytes]] = (), early: bool = False,
+                 instead: Callable[[Grid, int, Sequence[Any]], None] | None = None) -> None:
         self.packer = Packer([*param_types, *("tensormap" for _ in maps)])
-        self._maps = maps
+        self._maps, self._instead = maps, instead
         self._function = function
         self._device = device_index
         self._pack = self.packer.pack_into
@@ -182,7 +184,7 @@ class Launcher:
             *(base + offset for offset in self.packer.offsets))
         return _Block(data, ctypes.addressof(addresses), addresses)
 
-    def launch(self, grid: tuple[int, int, int], block: int, shared: int, stream: int,
+    def launch(self, grid: Grid, block: int, shared: int, stream: int,
                values: Sequence[Any]) -> None:
         """Start the kernel; returns before it has run.
 
@@ -192,7 +194,12 @@ class Launcher:
         if self._maps:
             if 0 in grid:
                 return
-            values = [*values, *(make(values) for make in self._maps)]
+            try:
+                values = [*values, *(make(values, grid) for make in self._maps)]
+            except NoMap:
+                if self._instead is None:
+                    raise
+                return self._instead(grid, stream, values)
         try:
             arguments = self._free.pop()
         except IndexError:

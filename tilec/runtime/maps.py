@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from tilec.errors import LaunchError
+from tilec.errors import LaunchError, TilecError
 from tilec.ir.descriptors import tma_boxes
 from tilec.ir.layouts import NvmmaShared, plain_rows
-from tilec.ir.tensor_maps import STRIDE_BYTES, MapRecipe
+from tilec.ir.tensor_maps import EVERYTHING, ROOM, STRIDE_BYTES, MapRecipe
 from tilec.ir.types import SCALARS, TensorMap
 from tilec.runtime.descriptors import TensorDescriptor
+from tilec.runtime.ranges import of_texts
 from tilec.runtime.tensor_map import encode, in_simulator, on_host
 
 _NOTE = " tensor maps, made of the arguments: "
 _EXPRESSION = re.compile(r"[\d$ ()+*-]+")
-Numbers = Callable[[Sequence[Any]], tuple[int, ...]]
+Numbers = Callable[[Sequence[Any] | Mapping[int, Any]], tuple[int, ...]]
+Grid = tuple[int, int, int]
 
 
 def _numbers(texts: Sequence[str]) -> Numbers:
@@ -36,6 +39,11 @@ def _address(value: Any) -> int:
     return value if isinstance(value, int) else int(value.ctypes.data)
 
 
+class NoMap(LaunchError):
+    """A tensor map of an author's pointers cannot be made: the kernel that leaves pointers alone
+    serves the launch."""
+
+
 class MapMaker:
     """Makes one tensor map at each launch; the driver encodes equal ones once."""
 
@@ -43,24 +51,36 @@ class MapMaker:
         self.type, self.name, self.base = recipe.type, recipe.name, recipe.base
         self.apart, self.stored = recipe.apart, recipe.stored
         self.extents, self.strides = _numbers(recipe.extents), _numbers(recipe.strides)
+        self.boxes = _Boxes(recipe) if recipe.places else None
 
-    def on_device(self, values: Sequence[Any]) -> bytes:
+    def on_device(self, values: Sequence[Any], grid: Grid) -> bytes:
         """The 128 bytes, where the value of the pointer is an address. LaunchError for a tensor
-        that TMA cannot serve."""
-        if self.apart or self.stored:
-            self._check(values)
-        return encode(values[self.base], self.extents(values), self.strides(values), self.type,
-                      self.name)
+        that TMA cannot serve, NoMap where pointers do."""
+        if self.boxes is None:
+            if self.apart or self.stored:
+                self._check(values)
+            return encode(values[self.base], self.extents(values), self.strides(values), self.type,
+                          self.name)
+        extents, strides = self.boxes.tensor(values, grid)
+        try:
+            return encode(values[self.base], extents, strides, self.type, self.name)
+        except TilecError as e:
+            raise NoMap(e.message, e.loc, e.advice) from None
 
-    def on_host(self, values: Sequence[Any]) -> Any:
+    def on_host(self, values: Sequence[Any], grid: Grid) -> Any:
         """The tensor as a view of the argument, an array in host memory."""
-        self._check(values)
-        return on_host(self._descriptor(values))
+        if self.boxes is None:
+            self._check(values)
+        return on_host(self._descriptor(values, grid))
 
-    def in_simulator(self, values: Sequence[Any]) -> Any:
+    def in_simulator(self, values: Sequence[Any], grid: Grid) -> Any:
         """The simulator's record of it."""
-        self._check(values)
-        return in_simulator(self._descriptor(values), self.type, self.name)
+        if self.boxes is None:
+            self._check(values)
+        try:
+            return in_simulator(self._descriptor(values, grid), self.type, self.name)
+        except LaunchError as e:
+            raise (e if self.boxes is None else NoMap(e.message, e.loc, e.advice)) from None
 
     def _check(self, values: Sequence[Any]) -> None:
         row = self.extents(values)[-1] * self.type.element.bytes if self.stored else 0
@@ -75,8 +95,52 @@ class MapMaker:
                     "TMA moves blocks of one of them, in no order with what the kernel does to the "
                     "other: pass two buffers, or make them one argument, which TMA leaves alone")
 
-    def _descriptor(self, values: Sequence[Any]) -> TensorDescriptor:
-        return TensorDescriptor(values[self.base], self.extents(values), self.strides(values))
+    def _descriptor(self, values: Sequence[Any], grid: Grid) -> TensorDescriptor:
+        extents, strides = self.boxes.tensor(values, grid) if self.boxes is not None else \
+            (self.extents(values), self.strides(values))
+        return TensorDescriptor(values[self.base], extents, strides)
+
+
+class _Boxes:
+    """What a launch has to know of boxes that an author's pointers make up."""
+
+    def __init__(self, recipe: MapRecipe) -> None:
+        self.name, self.reach, self.narrow = recipe.name, recipe.reach, recipe.narrow
+        self.numbers = _numbers((*recipe.extents, *recipe.strides))
+        self.places = of_texts(recipe.places)
+        texts = " ".join((*recipe.extents, *recipe.strides, *recipe.places))
+        self.used = sorted({int(i) for i in re.findall(r"\$(\d+)", texts)})
+        self._known = lru_cache(maxsize=256)(self._tensor)
+
+    def tensor(self, values: Sequence[Any], grid: Grid) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Extents, no larger than blocks reach, and strides. NoMap where blocks might begin outside
+        of the tensor, or an offset not fit the author's 32 bits."""
+        found = self._known(tuple(values[i] for i in self.used), grid)
+        if isinstance(found, str):
+            raise NoMap(f"blocks of `{self.name}` {found}", None,
+                        "compile the kernel with boxes=False, which leaves pointers alone")
+        return found
+
+    def _tensor(self, used: tuple[int, ...], grid: Grid
+                ) -> tuple[tuple[int, ...], tuple[int, ...]] | str:
+        rank, values = len(self.reach), dict(zip(self.used, used, strict=True))
+        numbers = self.numbers(values)
+        extents, strides = numbers[:rank], numbers[rank:]
+        try:
+            places = self.places(values, grid)[-rank:]
+        except OverflowError:
+            return "might begin at a place that 32 bits do not hold"
+        if any(place.low < 0 for place in places):
+            return "might begin before it"
+        if any(place.high + ROOM > EVERYTHING for place in places) or \
+                any(n > EVERYTHING for n in extents):
+            return "might begin at a place that 32 bits do not hold"
+        extents = tuple(min(n, place.high + block)
+                        for n, place, block in zip(extents, places, self.reach, strict=True))
+        last = sum((n - 1) * stride for n, stride in zip(extents, strides, strict=True))
+        if self.narrow and last + ROOM > EVERYTHING:
+            return "have offsets that 32 bits do not hold"
+        return extents, strides
 
 
 def to_json(recipe: MapRecipe) -> list[Any]:
@@ -91,9 +155,10 @@ def from_json(data: list[Any]) -> MapRecipe:
     element = SCALARS[name]
     layout = NvmmaShared(swizzle, False, element.bits) if swizzle else plain_rows(rank)
     t = TensorMap(tuple(shape), element, layout)
-    label, base, extents, strides, apart, stored = rest
+    label, base, extents, strides, apart, stored, places, reach, narrow = rest
     return MapRecipe(t, label, base, tuple(extents), tuple(strides),
-                     tuple((int(i), str(name)) for i, name in apart), bool(stored))
+                     tuple((int(i), str(name)) for i, name in apart), bool(stored),
+                     tuple(places), tuple(reach), bool(narrow))
 
 
 def noted(text: str, recipes: Sequence[MapRecipe], comment: str) -> str:

@@ -69,7 +69,7 @@ class TextKernel:
         extents = host.check_grid(grid)
         if level == "ptx":
             made, values = self.compiled, self._arguments(args, _simulated_value)
-            values += [MapMaker(recipe).in_simulator(values) for recipe in made.maps]
+            values += [MapMaker(recipe).in_simulator(values, extents) for recipe in made.maps]
             tilec.sim.run(made.ptx, made.name, values, extents, made.threads,
                           shared_bytes=made.shared, seed=seed, check=knobs.check)
             return
@@ -82,7 +82,7 @@ class TextKernel:
         if level != module.level:
             compile_from(module, self.target, level)
         values = self._arguments(args, _host_value)
-        values += [MapMaker(recipe).on_host(values) for recipe in recipes(module.funcs[0])]
+        values += [MapMaker(recipe).on_host(values, extents) for recipe in recipes(module.funcs[0])]
         tilec.interp.run(module, self.name, values, extents, seed)
 
     def _arguments(self, args: Sequence[Any], convert: Callable[[Value, Any], Any]) -> list[Any]:

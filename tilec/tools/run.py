@@ -125,11 +125,11 @@ def execute(content: Module | str, func: str, arrays: Sequence[Any], grid: tuple
     if isinstance(content, Module):
         name = pick(func, [f.name for f in content.funcs])
         made = recipes(next(f for f in content.funcs if f.name == name))
-        interpret(content, name, [*arrays, *(MapMaker(r).on_host(arrays) for r in made)], grid,
-                  seed)
+        maps = [MapMaker(r).on_host(arrays, grid) for r in made]
+        interpret(content, name, [*arrays, *maps], grid, seed)
     else:
         parsed = sim.parse(content)
-        maps = [MapMaker(r).in_simulator(arrays) for r in of_text(content)]
+        maps = [MapMaker(r).in_simulator(arrays, grid) for r in of_text(content)]
         sim.run(parsed, pick(func, list(parsed.kernels)), [*arrays, *maps], grid, threads,
                 shared_bytes=shared, seed=seed, check=knobs.check)
 

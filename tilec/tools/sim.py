@@ -35,10 +35,10 @@ def simulate(path: Path, args: argparse.Namespace, arrays: Sequence[object]) -> 
     """Run the file on `arrays`, in place. Raises TilecError, which names the file."""
     try:
         text = path.read_text()
-        module, maps = sim.parse(text), [MapMaker(r).in_simulator(arrays) for r in of_text(text)]
+        module, grid = sim.parse(text), grid_of(args.grid)
+        maps = [MapMaker(r).in_simulator(arrays, grid) for r in of_text(text)]
         return sim.run(module, pick(args.func, list(module.kernels)), [*arrays, *maps],
-                       grid_of(args.grid),
-                       args.block, args.shared, args.seed, check=args.check,
+                       grid, args.block, args.shared, args.seed, check=args.check,
                        count=args.count is not None)
     except SimulatorError as e:
         e.message = f"{path}: {e.message}"

@@ -15,11 +15,15 @@ from tilec.ir.types import Pointer, Scalar, Tensor, Type, i32, i64, refines, sca
 
 class DescriptorOp(Op):
     """Base of the ops on a block; `block` are its extents. unit_dims: how many leading ones, which
-    are 1, the tile does not have."""
+    are 1, the tile does not have. places: of a block that find_boxes has made of pointers, where it
+    begins, as text whose value a launch can bound, after texts of what these are computed of;
+    narrow: its addresses had 32 bits."""
 
     base: Value = operand()
     block: tuple[int, ...] = attr(tuple)
     unit_dims: int = attr(int, 0)
+    places: tuple[str, ...] = attr(tuple, ())
+    narrow: bool = attr(bool, False)
 
     @property
     def place(self) -> tuple[Value, ...]:
