@@ -132,9 +132,13 @@ def add_output_flag(parser: argparse.ArgumentParser) -> None:
                         help="folder of the result file (default: benchmarks/results)")
 
 
-def gpu_run(description: str | None) -> tuple[Any, Any]:
-    """(torch, flags) of a benchmark that needs a GPU and takes --only and --output."""
+def gpu_run(description: str | None, without_ptxas: bool = False) -> tuple[Any, Any]:
+    """(torch, flags) of a benchmark that needs a GPU and takes --only and --output, and maybe
+    --without-ptxas."""
     parser = argparse.ArgumentParser(description=description)
+    if without_ptxas:
+        parser.add_argument("--without-ptxas", action="store_true",
+                            help="kernels that use setmaxnreg are compiled by the driver")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     add_output_flag(parser)
     flags = parser.parse_args()

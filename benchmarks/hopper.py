@@ -17,12 +17,14 @@ import tilec
 from benchmarks import common, long_rows
 from benchmarks.matmul import TRITON_ATTENTION, TRITON_MATMUL, near
 from benchmarks.memory_bound import Case, triton_kernels
+from tilec.codegen import ptxas
 from tilec.runtime.text import TextKernel
 
 FIXTURES = common.ROOT / "tests" / "lit" / "fixtures"
-# ws: warp specialisation. explicit: tilec.language.gpu, example 10.
-OURS = ("plain tl", "plain tl ws", "explicit", "gpu level", "gpu level ws")
+# ws: warp specialisation. explicit: tilec.language.gpu, examples 10, 14 and 15.
+OURS = ("plain tl", "plain tl ws", "explicit", "explicit ws", "gpu level", "gpu level ws")
 PEERS = ("cuBLAS", "cuDNN", "FlashAttention-2", "Triton", "copy")
+VENDOR = PEERS[:2]
 Tile = tuple[tuple[int, int, int], int, int]
 # Tile, warps, stages: the first whose tiles there are enough of for half of the multiprocessors.
 POINTERS: tuple[Tile, ...] = (((128, 256, 64), 8, 3), ((128, 128, 64), 4, 3))
@@ -30,7 +32,7 @@ CALLS, REPS, REST_S = 20, 5, 0.15
 # (m, n, k): squares, and how the rate depends on k.
 MATMUL = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (1536, 1536, 1536),
           (1024, 1024, 1024), (8192, 8192, 512), (8192, 8192, 1024), (8192, 8192, 2048),
-          (8192, 8192, 16384))
+          (8192, 8192, 4096), (8192, 8192, 16384))
 BY_POINTERS = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048))
 # (heads, rows, head dimension, causal)
 ATTENTION = ((128, 4096, 128, False), (128, 4096, 128, True), (32, 16384, 128, False),
@@ -55,7 +57,7 @@ def multiprocessors(torch: Any) -> int:
 def loaded(plain: str, ws: str) -> dict[str, TextKernel]:
     """Two fixtures, by the name that the table gives them."""
     return {name: tilec.load(FIXTURES / file)
-            for name, file in zip(OURS[3:], (plain, ws), strict=True)}
+            for name, file in zip(OURS[4:], (plain, ws), strict=True)}
 
 
 def tile_for(torch: Any, m: int, n: int, tiles: Sequence[Tile]) -> Tile:
@@ -168,6 +170,7 @@ def fp8_case(torch: Any, m: int, n: int, k: int) -> Case:
 def attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case:
     kernels, twin = loaded("attention_e1.tir", "attention_f3nf.tir"), triton_kernels()
     example = common.load_example("11_descriptor_attention")
+    by_hand = common.load_example("14_explicit_attention")
     q, k, v = (torch.randn(heads, n, d, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     out = torch.empty_like(q)
     sdpa, attention = torch.nn.functional.scaled_dot_product_attention, torch.nn.attention
@@ -179,9 +182,17 @@ def attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case
     grid = min(multiprocessors(torch), heads * tilec.cdiv(n, 128))
     block, warps, stages = PLAIN_ATTENTION[d]
 
-    def plain(_: int) -> Any:
-        example.attention(q, k, v, out, causal, block, warps, stages)
-        return out
+    def plain(ws: bool) -> Callable[[int], Any]:
+        def launch(_: int) -> Any:
+            example.attention(q, k, v, out, causal, block, warps, stages, ws=ws)
+            return out
+        return launch
+
+    def explicit(ws: bool) -> Callable[[int], Any]:
+        def launch(_: int) -> Any:
+            by_hand.attention(q, k, v, out, causal, ws)
+            return out
+        return launch
 
     def ours(name: str) -> Callable[[int], Any]:
         def launch(_: int) -> Any:
@@ -199,7 +210,9 @@ def attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case
         with attention.sdpa_kernel(attention.SDPBackend.CUDNN_ATTENTION):
             return sdpa(q[None], k[None], v[None], is_causal=causal)[0]
 
-    case.run["plain tl"] = {"": plain}
+    case.run |= {name: {"": plain(name.endswith("ws"))} for name in OURS[:2]}
+    if d == 128:
+        case.run |= {name: {"": explicit(name.endswith("ws"))} for name in OURS[2:4]}
     if d == 128 and not causal:
         case.run |= {name: {"": ours(name)} for name in kernels}
     case.run["cuDNN"] = {"": by_cudnn}
@@ -303,9 +316,10 @@ def measured(torch: Any, case: Case) -> list[str]:
     else:
         seconds = common.time_bursts(torch, contenders, CALLS, REPS, REST_S)
     rate = {name: case.traffic / t / 1e12 for name, t in seconds.items()}
-    ratios = [f"{rate[mine] / rate[p]:.3f}" if p in rate and mine in rate else ""
-              for mine in OURS for p in PEERS]
-    return [case.name, *(f"{rate[f]:.0f}" if f in rate else "" for f in (*OURS, *PEERS)), *ratios]
+    to = [next(p for p in VENDOR if p in rate), *(p for p in ("Triton", "copy") if p in rate)]
+    cells = [f"{rate[mine]:.0f}: " + ", ".join(f"{rate[mine] / rate[p]:.3f}" for p in to)
+             if mine in rate else "" for mine in OURS]
+    return [case.name, *cells, *(f"{rate[p]:.0f}" if p in rate else "" for p in PEERS)]
 
 
 def assembler(file: str) -> str:
@@ -317,7 +331,9 @@ def assembler(file: str) -> str:
 
 
 def main() -> None:
-    torch, flags = common.gpu_run(__doc__)
+    torch, flags = common.gpu_run(__doc__, without_ptxas=True)
+    if flags.without_ptxas:
+        ptxas._candidates = lambda: iter(())
     makers = [*((matmul_case, shape) for shape in MATMUL), (fp8_case, (8192, 8192, 8192)),
               (decode_case, (16, 8192, 8192)),
               *((pointers_case, shape) for shape in BY_POINTERS),
@@ -328,14 +344,14 @@ def main() -> None:
         if flags.only in f"{make.__name__} {'x'.join(map(str, shape))}":
             rows.append(measured(torch, make(torch, *shape)))
             print(rows[-1], flush=True)
-    header = ["case", *OURS, *PEERS, *(f"{mine} / {p}" for mine in OURS for p in PEERS)]
-    body = ("TFLOP/s, inputs N(0,1), contenders interleaved in random order, medians of "
+    body = ("TFLOP/s, and of tilec's after the colon the ratios to cuBLAS or cuDNN, to Triton, and "
+            "to copy. Inputs N(0,1), contenders interleaved in random order, medians of "
             f"{REPS}: {CALLS} calls in a CUDA graph for products up to 4096, else bursts of "
             f"{CALLS}, {REST_S} s apart. tilec is compiled by nvJitLink, attention with warp "
             f"specialisation by {assembler('attention_f3nf.tir')}; plain tl has launch_pdl but for "
             "the products by pointers and attention. e4m3: cuBLAS is torch._scaled_mm with fast "
             "accumulation. decode: copy moves as many bytes as the product reads.\n\n" +
-            common.table(header, rows))
+            common.table(["case", *OURS, *PEERS], rows))
     if rows:
         common.report("hopper", "Hopper kernels, of plain tl and at the gpu level", body,
                       flags.output)
