@@ -90,7 +90,7 @@ def matmul_case(torch: Any, m: int, n: int, k: int) -> Case:
     example = common.load_example("09_descriptor_matmul")
     by_hand = common.load_example("10_explicit_matmul")
     case, (a, b, c) = product_case(torch, "matmul", m, n, k)
-    grid = min(multiprocessors(torch), tilec.cdiv(m, 128) * tilec.cdiv(n, 256))
+    grid = example.support.programs(tilec.cdiv(m, 128) * tilec.cdiv(n, 256))
 
     def ours(name: str) -> Callable[[int], Any]:
         def launch(_: int) -> Any:
@@ -179,7 +179,7 @@ def attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case
                 4 * heads * n * n * d // (1 + causal),
                 lambda: out.fill_(math.nan), lambda got: near(torch, expected, 1e-2)(got[:4]))
     scale = d**-0.5 * math.log2(math.e)
-    grid = min(multiprocessors(torch), heads * tilec.cdiv(n, 128))
+    grid = example.support.programs(heads * tilec.cdiv(n, 128))
     block, warps, stages = PLAIN_ATTENTION[d]
 
     def plain(ws: bool) -> Callable[[int], Any]:

@@ -58,7 +58,7 @@ def matmul(a: Any, b: Any, c: Any, block: tuple[int, int, int] | None = None, nu
     tiles = tilec.cdiv(c.shape[0], bm) * tilec.cdiv(c.shape[1], bn)
     described = [tilec.TensorDescriptor.from_tensor(x, shape)
                  for x, shape in ((a, (bm, bk)), (b, (bk, bn)), (c, (bm, bn)))]
-    return matmul_kernel[(min(support.programs(), tiles),)](
+    return matmul_kernel[(support.programs(tiles),)](
         *described, GROUP=8, WS=ws, num_warps=num_warps, num_stages=num_stages,
         **support.overlapping())
 

@@ -122,12 +122,6 @@ def matmul_kernel(a, b, c, GROUP: tl.constexpr, STAGES: tl.constexpr):
     tlg.tma.store_wait(read=True)
 
 
-def programs() -> int:
-    """One a multiprocessor."""
-    torch = support.torch_gpu()
-    return 2 if torch is None else torch.cuda.get_device_properties(0).multi_processor_count
-
-
 def described(a: Any, b: Any, c: Any, block: tuple[int, int, int], num_warps: int, width: int
               ) -> list[Any]:
     """The descriptors: blocks of operands, and of the result what one warpgroup stores at once."""
@@ -143,7 +137,7 @@ def matmul(a: Any, b: Any, c: Any, block: tuple[int, int, int] = (128, 256, 64),
     num_warps: four for each 64 rows of the block. width: columns of a result stored at once.
     """
     tiles = tilec.cdiv(c.shape[0], block[0]) * tilec.cdiv(c.shape[1], block[1])
-    return matmul_kernel[(min(programs(), tiles),)](
+    return matmul_kernel[(support.programs(tiles),)](
         *described(a, b, c, block, num_warps, width), GROUP=8, STAGES=num_stages,
         num_warps=num_warps)
 

@@ -48,7 +48,7 @@ def fp8_matmul(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any,
     tiles = tilec.cdiv(c.shape[0], bm) * tilec.cdiv(c.shape[1], bn)
     described = [tilec.TensorDescriptor.from_tensor(x, shape)
                  for x, shape in ((a, (bm, bk)), (b, (bn, bk)), (c, (bm, bn)))]
-    return fp8_matmul_kernel[(min(support.programs(), tiles),)](
+    return fp8_matmul_kernel[(support.programs(tiles),)](
         *described, scale_a, scale_b, GROUP=8, num_warps=num_warps, num_stages=num_stages,
         **support.overlapping())
 

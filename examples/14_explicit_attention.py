@@ -52,6 +52,11 @@ def place(tile, q, k, CAUSAL: tl.constexpr, GROUP: tl.constexpr):
     BM: tl.constexpr = q.block_shape[1]
     BN: tl.constexpr = k.block_shape[1]
     blocks = tl.cdiv(q.shape[1], BM)
+    if CAUSAL:
+        programs = tl.num_programs(0)
+        begin = tile - tl.program_id(0)
+        back = (begin // programs % 2 == 1) & (begin + programs <= q.shape[0] * blocks)
+        tile = tl.where(back, begin + programs - 1 - tl.program_id(0), tile)
     head, block, end = tile // blocks, tile % blocks, k.shape[1]
     if CAUSAL:
         band = tile // (GROUP * blocks) * GROUP
@@ -325,8 +330,7 @@ def attention(q: Any, k: Any, v: Any, out: Any, causal: bool, ws: bool = True,
     args = [*(tilec.TensorDescriptor.from_tensor(x, (1, n, d)) for x, n in shapes),
             LOG2_E / math.sqrt(d)]
     tiles = heads * tilec.cdiv(rows, bm)
-    # Of a causal mask, one program for each tile: the GPU starts the next one where one ends.
-    grid = (tiles if causal else min(tiles, support.programs()),)
+    grid = (support.programs(tiles),)
     how = {"SHARED": heads // k.shape[0], "CAUSAL": causal, "GROUP": 8}
     if not ws:
         return one_role_kernel[grid](*args, **how, num_warps=num_warps)

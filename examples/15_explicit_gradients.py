@@ -51,10 +51,9 @@ def fetch(block, numbers, ring, number_ring, full, slot, head, start, wanted):
 def probabilities(s, log_sum, scale, start, first, CAUSAL: tl.constexpr):
     """exp(scale * s) / sums, keys by queries; 0 where a query comes before a key."""
     if CAUSAL:
-        if start < first + s.shape[0]:  # on the diagonal
-            keys = first + tl.arange(0, s.shape[0])
-            queries = start + tl.arange(0, s.shape[1])
-            s = tl.where(queries[None, :] >= keys[:, None], s, -float("inf"))
+        keys = first + tl.arange(0, s.shape[0])
+        queries = start + tl.arange(0, s.shape[1])
+        s = tl.where(queries[None, :] >= keys[:, None], s, -float("inf"))
     return tl.exp2(s * (scale * LOG2_E) - log_sum[None, :])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+import tilec
 from tilec import knobs
 from tilec.target import DEFAULT, GRID_DEPENDENCY_SM, Target
 
@@ -66,10 +67,16 @@ def check(what: str, got: Any, expected: np.ndarray, tolerance: float) -> None:
 
 
 @functools.cache
-def programs() -> int:
-    """As many as there are multiprocessors."""
+def multiprocessors() -> int:
+    """Those of the GPU; on a CPU a few."""
     torch = torch_gpu()
     return 4 if torch is None else torch.cuda.get_device_properties(0).multi_processor_count
+
+
+def programs(tiles: int) -> int:
+    """How many programs share the tiles of a persistent kernel: as few as need no more rounds than
+    one a multiprocessor would. A GPU at the limit of its power clocks the higher the fewer work."""
+    return tilec.cdiv(tiles, tilec.cdiv(max(tiles, 1), multiprocessors()))
 
 
 @functools.cache
