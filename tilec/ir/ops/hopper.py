@@ -464,8 +464,8 @@ class WarpSpecialize(Op, name="gpu.warp_specialize", effects={"barrier"}):
             raise self.fail(f"the roles have {total} registers, a launch of {threads} threads has "
                             f"{limit}")
         if next(self.ancestors(), None) is not None or not isinstance(self.next, Return):
-            raise self.fail("roles with registers of their own must be the function's last op, outside "
-                            "of loops and branches")
+            raise self.fail("roles with registers of their own must be the function's last op, "
+                            "outside of loops and branches")
 
     def _check_barriers(self) -> None:
         """Each role of several warps has a barrier, and its warpgroups have theirs."""
