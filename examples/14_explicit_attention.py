@@ -51,6 +51,7 @@ def place(tile, q, k, CAUSAL: tl.constexpr, GROUP: tl.constexpr):
     """
     BM: tl.constexpr = q.block_shape[1]
     BN: tl.constexpr = k.block_shape[1]
+    tl.static_assert(not CAUSAL or BN % BM == 0, "the diagonal must end in the last block of keys")
     blocks = tl.cdiv(q.shape[1], BM)
     if CAUSAL:
         programs = tl.num_programs(0)

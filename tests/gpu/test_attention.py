@@ -1,5 +1,5 @@
-"""Attention over descriptors (example 11) on the GPU against numpy in float64, with random extents,
-heads, dtypes, tiles and stages."""
+"""Attention over descriptors (examples 11 and 14) on the GPU against numpy in float64, with random
+extents, heads, dtypes, tiles and stages."""
 
 from __future__ import annotations
 
@@ -75,6 +75,39 @@ def launches(count: int) -> None:
 
 def test_many_launches() -> None:
     in_process(launches, 10_000)
+
+
+def explicit(first: int) -> None:
+    """Attention at the explicit level (example 14), with warp roles and without."""
+    rng, example = np.random.default_rng(first), load_example("14_explicit_attention")
+    for number in range(first, first + BATCH):
+        block, d, warps = [((64, 64), 64, 4), ((128, 128), 128, 8), ((64, 128), 64, 4),
+                           ((128, 128), 64, 8), ((64, 64), 128, 4)][number % 5]
+        causal, roles, shared = number % 2 > 0, number % 4 > 1, int(rng.integers(1, 4))
+        heads, rows, columns = (int(rng.integers(1, n)) for n in (12, 900, 900))
+        outer, inner = (heads * shared, rows), (heads, columns)
+        shapes = [outer, inner, inner, outer]
+        arrays = [rng.standard_normal((*s, d)).astype(np.float16) for s in shapes]
+        want = example.reference(*(x.astype(np.float64) for x in arrays[:3]), causal)
+        arrays[3][...] = np.nan
+        there: list[Any] = [OnDevice(x) for x in arrays]
+        high = block[0], block[1], block[1], 64
+        args = [TensorDescriptor(x, (*s, d), (s[1] * d, d, 1), (1, h, d))
+                for x, s, h in zip(there, shapes, high)]
+        how = {"SHARED": shared, "CAUSAL": causal, "GROUP": 8}
+        kernel = example.by_roles_kernel if roles else example.one_role_kernel
+        if roles:
+            how |= {"WARPS": (4, warps), "REGISTERS": (24, 240)}
+        kernel[(int(rng.integers(1, 200)),)](*args, example.LOG2_E / math.sqrt(d), **how,
+                                             num_warps=warps + 4 * roles)
+        device.synchronize()
+        error = np.abs(np.asarray(there[3].get()).astype(np.float64) - want).max()
+        assert error <= 3e-3, (number, shapes, d, causal, roles, error)
+
+
+@pytest.mark.parametrize("first", range(0, 4 * BATCH, BATCH))
+def test_explicit(first: int) -> None:
+    in_process(explicit, first)
 
 
 # (BM, BN) for dq, and for dk and dv; head dimension, warps, most stages

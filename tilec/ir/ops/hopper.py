@@ -476,10 +476,10 @@ class WarpSpecialize(Op, name="gpu.warp_specialize", effects={"barrier"}):
         limit = threads * launch_registers(threads)
         if total > limit:
             raise self.fail(f"the roles have {total} registers, a launch of {threads} threads has "
-                            f"{limit}")
+                            f"{limit}: give them fewer")
         if next(self.ancestors(), None) is not None or not isinstance(self.next, Return):
-            raise self.fail("roles with registers of their own must be the function's last op, outside "
-                            "of loops and branches")
+            raise self.fail("roles with registers of their own must be the function's last op, "
+                            "outside of loops and branches")
 
     def _check_barriers(self) -> None:
         """Each role of several warps has a barrier, and its warpgroups have theirs."""
