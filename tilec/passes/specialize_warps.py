@@ -20,6 +20,7 @@ from tilec.passes.expand import carry, later, number
 from tilec.passes.load_nest import LoadNest, asking
 from tilec.passes.nest import Nest, give
 from tilec.passes.pipeline import check_schedule
+from tilec.passes.split_loop import split_loop
 from tilec.passes.tma import Ring, StagedLoads
 
 
@@ -87,6 +88,9 @@ class _Roles:
             ring.read(Builder(using, loc=loc), start, start)
         if staged:
             staged.use(elsewhere=True)
+            # ptxas moves a wait for products up to the branch before it.
+            if split_loop(nest.inner):
+                remark(nest.inner, "loop", "rounds that take no branch have a loop of their own")
         else:
             self._use(rings[0], start)
         nest.inner.num_stages = 0
