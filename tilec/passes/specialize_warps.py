@@ -10,7 +10,7 @@ from tilec.ir.accumulators import WARPGROUP_WARPS
 from tilec.ir.core import Block, Builder, Module, Op, Value
 from tilec.ir.ops.hopper import WarpRole, WarpSpecialize
 from tilec.ir.remarks import remark
-from tilec.ir.role_registers import LOADER_REGISTERS, LOADER_WARPS
+from tilec.ir.role_registers import LOADER_REGISTERS, LOADER_WARPS, role_registers
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import i32
 from tilec.passes.ahead import Rules
@@ -52,6 +52,8 @@ class SpecializeWarps(Pass):
             if nest.staged:
                 check_schedule(nest.inner, Rules(module, func, nest.inner))
             module.attributes["num_warps"] = _Roles(nest, module).specialize()
+            if nest.limit:  # more than the launch of all warps has would fail
+                module.attributes["maxnreg"] = role_registers(nest.warps, nest.limit)
 
 
 class _Roles:
