@@ -62,7 +62,8 @@ CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
                        for block in ((128, 64), (64, 256), (64, 128))),
                  {"GROUP": 8, "STAGES": 4, "num_warps": 8}),
 }
-CASES["descriptors by roles"] = (*CASES["descriptors"][:3], CASES["descriptors"][3] | {"WS": True})
+for name in ("descriptors", "descriptor attention"):
+    CASES[f"{name} by roles"] = (*CASES[name][:3], CASES[name][3] | {"WS": True})
 # The same shapes backward: q, k, v, dout and what is stored; then lse, delta and the scale.
 CASES |= {
     name: ("11_descriptor_attention", kernel,
@@ -89,7 +90,7 @@ CASES |= {
 # Kernels written at the gpu level.
 FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir",
             "gemm by roles": "gemm_c_e2.tir", "attention F3nf": "attention_f3nf.tir"}
-BY_PTXAS = {"attention F3nf", "explicit attention, full, by roles",
+BY_PTXAS = {"attention F3nf", "descriptor attention by roles", "explicit attention, full, by roles",
             "explicit attention, causal, by roles"}  # for their setmaxnreg
 
 

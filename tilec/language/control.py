@@ -25,7 +25,7 @@ class range:
     none, at most 1024; flatten: this loop and the one inside run as one, so that a pipeline goes on
     from one iteration into the next (a remark says where that cannot be); disable_licm: what does
     not change stays inside; warp_specialize: blocks that TMA loads in this loop, or in one inside,
-    are loaded by a warp of its own (a remark says where they cannot be). disallow_acc_multi_buffer
+    are loaded by warps of their own (a remark says where they cannot be). disallow_acc_multi_buffer
     has no effect. All are known at compile time.
     """
 

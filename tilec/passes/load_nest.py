@@ -66,7 +66,7 @@ class LoadNest:
         if self.warps + 1 > MAX_WARPS or barriers > 15:
             return f"{self.warps} warps leave no warp or no barriers for it"
         tiles, most = loop_registers(self.inner), role_registers(self.warps, self.limit)
-        if tiles > most:
+        if tiles + (SPARE if most < self.limit else 0) > most:
             return f"its tiles hold about {tiles} registers a thread, and {most} would be left"
         return self._places() or self._apart()
 

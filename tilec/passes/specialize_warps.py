@@ -10,7 +10,7 @@ from tilec.ir.accumulators import WARPGROUP_WARPS
 from tilec.ir.core import Block, Builder, Module, Op, Value
 from tilec.ir.ops.hopper import WarpRole, WarpSpecialize
 from tilec.ir.remarks import remark
-from tilec.ir.role_registers import LOADER_REGISTERS, LOADER_WARPS
+from tilec.ir.role_registers import LOADER_REGISTERS, LOADER_WARPS, role_registers
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import i32
 from tilec.passes.ahead import Rules
@@ -20,6 +20,7 @@ from tilec.passes.expand import carry, later, number
 from tilec.passes.load_nest import LoadNest, asking
 from tilec.passes.nest import Nest, give
 from tilec.passes.pipeline import check_schedule
+from tilec.passes.split_loop import split_loop
 from tilec.passes.tma import Ring, StagedLoads
 
 
@@ -51,6 +52,8 @@ class SpecializeWarps(Pass):
             if nest.staged:
                 check_schedule(nest.inner, Rules(module, func, nest.inner))
             module.attributes["num_warps"] = _Roles(nest, module).specialize()
+            if nest.limit:  # more than the launch of all warps has would fail
+                module.attributes["maxnreg"] = role_registers(nest.warps, nest.limit)
 
 
 class _Roles:
@@ -87,6 +90,9 @@ class _Roles:
             ring.read(Builder(using, loc=loc), start, start)
         if staged:
             staged.use(elsewhere=True)
+            # ptxas moves a wait for products up to the branch before it.
+            if split_loop(nest.inner):
+                remark(nest.inner, "loop", "rounds that take no branch have a loop of their own")
         else:
             self._use(rings[0], start)
         nest.inner.num_stages = 0
