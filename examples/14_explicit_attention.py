@@ -42,24 +42,28 @@ def make_ring(desc, users, STAGES: tl.constexpr):
 
 
 @tilec.jit
+def to_and_fro(tile, tiles):
+    """Tiles are dealt out to programs from the first to the last, then from the last to the first:
+    who got a long one gets a short one. A round that lacks tiles goes forward."""
+    programs, begin = tl.num_programs(0), tile - tl.program_id(0)
+    back = (begin // programs % 2 == 1) & (begin + programs <= tiles)
+    return tl.where(back, begin + programs - 1 - tl.program_id(0), tile)
+
+
+@tilec.jit
 def place(tile, q, k, CAUSAL: tl.constexpr, GROUP: tl.constexpr):
     """A tile's head, its first row, and how many blocks of keys its rows see.
 
-    A causal mask gives tiles different lengths. The longest begin first, and the short ones fill
-    the end; GROUP heads go at a time, so that their keys stay in the L2 cache. For a number beyond
-    the last tile this is anything.
+    A causal mask gives tiles different lengths: the longest come first. GROUP heads go at a time,
+    so that their keys stay in the L2 cache. For a number beyond the last tile this is anything.
     """
     BM: tl.constexpr = q.block_shape[1]
     BN: tl.constexpr = k.block_shape[1]
     tl.static_assert(not CAUSAL or BN % BM == 0, "the diagonal must end in the last block of keys")
     blocks = tl.cdiv(q.shape[1], BM)
-    if CAUSAL:
-        programs = tl.num_programs(0)
-        begin = tile - tl.program_id(0)
-        back = (begin // programs % 2 == 1) & (begin + programs <= q.shape[0] * blocks)
-        tile = tl.where(back, begin + programs - 1 - tl.program_id(0), tile)
     head, block, end = tile // blocks, tile % blocks, k.shape[1]
     if CAUSAL:
+        tile = to_and_fro(tile, q.shape[0] * blocks)
         band = tile // (GROUP * blocks) * GROUP
         height = tl.minimum(q.shape[0] - band, GROUP)
         within = tile % (GROUP * blocks)
@@ -330,9 +334,14 @@ def attention(q: Any, k: Any, v: Any, out: Any, causal: bool, ws: bool = True,
     shapes = (q, bm), (k, bn), (v, bn), (out, bm // (num_warps // 4))
     args = [*(tilec.TensorDescriptor.from_tensor(x, (1, n, d)) for x, n in shapes),
             LOG2_E / math.sqrt(d)]
-    tiles = heads * tilec.cdiv(rows, bm)
-    grid = (support.programs(tiles),)
-    how = {"SHARED": heads // k.shape[0], "CAUSAL": causal, "GROUP": 8}
+    blocks = tilec.cdiv(rows, bm)
+    programs = support.programs(heads * blocks)
+    # Of a causal mask, two rounds are one band, so that every program gets as much; if that does
+    # not come out even, each tile gets a program, and the GPU starts the next one where one ends.
+    group, rest = divmod(2 * programs, blocks)
+    if causal and rest:
+        group, programs = 8, heads * blocks
+    grid, how = (programs,), {"SHARED": heads // k.shape[0], "CAUSAL": causal, "GROUP": group}
     if not ws:
         return one_role_kernel[grid](*args, **how, num_warps=num_warps)
     return by_roles_kernel[grid](*args, **how, WARPS=(4, num_warps), REGISTERS=(24, 240),
