@@ -28,7 +28,8 @@ from tilec.passes.base import parse_pipeline
 ROWS, COLUMNS = 64, 32
 DROPPED = -9.0
 LOOP = """module attributes {{level = "tile", target = "sm_90a", num_warps = 4}} {{
-  func @k(%x: ptr<f16>, %o: ptr<f32>, %first: i32, %n: i32, %w: i32, %lo: i32, %hi: i32, %flag: i1) {{
+  func @k(%x: ptr<f16>, %o: ptr<f32>, %first: i32, %n: i32, %w: i32, %lo: i32, %hi: i32,
+          %flag: i1) {{
     %one = tile.constant() {{value = 1}} : i32
     %zero = tile.constant() {{value = 0}} : i32
     %step = tile.constant() {{value = {step}}} : i32
@@ -43,8 +44,10 @@ LOOP = """module attributes {{level = "tile", target = "sm_90a", num_warps = 4}}
     %s = tile.arange() {{start = {begin}, end = {end}}} : tensor<32xi32>
     %e = tile.arange() {{start = 0, end = 2048}} : tensor<2048xi32>
     %last = scf.for(%lo, %hi, %step, %zero) {{ ^(%i: i32, %round: i32):
-      %a = tile.descriptor_load(%x, %m, %d, %stride, %unit, %zero, %zero) {{block = [64, 16]}} : tensor<64x16xf16>
-      %b = tile.descriptor_load(%x, %m, %d, %stride, %unit, %d, %zero) {{block = [32, 16]}} : tensor<32x16xf16>
+      %a = tile.descriptor_load(%x, %m, %d, %stride, %unit, %zero, %zero)
+        {{block = [64, 16]}} : tensor<64x16xf16>
+      %b = tile.descriptor_load(%x, %m, %d, %stride, %unit, %d, %zero)
+        {{block = [32, 16]}} : tensor<32x16xf16>
       %t = tile.trans(%b) {{order = [1, 0]}} : tensor<16x32xf16>
       %p = tile.dot(%a, %t, %c) : tensor<64x32xf32>
 {mask}
@@ -87,7 +90,8 @@ class Mask:
         name = self.rng.choice(["%i", "%i", "%first", "%n"])
         if self.rng.random() < 0.25:
             kind = self.rng.choice(["add", "sub", "mul"])
-            name = self.put(f"tile.{kind}({name}, {self.rng.choice(['%w', '%first', '%i'])})", "i32")
+            other = self.rng.choice(["%w", "%first", "%i"])
+            name = self.put(f"tile.{kind}({name}, {other})", "i32")
         return name
 
     def side(self, axis: int) -> str:
@@ -155,7 +159,7 @@ def rounds(module: Module, args: list[Any]) -> tuple[np.ndarray, list[bool]]:
     return out, [("True" in line) == taken for line in lines]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_random_masks(rng: random.Random) -> None:
     mask, step, begin = Mask(rng), rng.choice([1, 16, 32, 40]), rng.choice([0, 0, 5])
@@ -204,7 +208,8 @@ def masked_attention(q, k, v, out, scale, n, W, KIND: tl.constexpr, GUARDED: tl.
             s = tl.where((rows[:, None] - columns[None, :] < W) & (columns[None, :] < n)
                          & (rows[:, None] >= columns[None, :]), s, -1.0e30)
         elif KIND == "added":
-            s = s + tl.where((rows[:, None] >= columns[None, :]) & (columns[None, :] < n), 0, -1.0e30)
+            counted = (rows[:, None] >= columns[None, :]) & (columns[None, :] < n)
+            s = s + tl.where(counted, 0, -1.0e30)
         elif KIND == "after":
             s = tl.where(columns[None, :] < n, s, -1.0e30)
         new = tl.maximum(top, tl.max(s, 1))
@@ -218,7 +223,7 @@ def masked_attention(q, k, v, out, scale, n, W, KIND: tl.constexpr, GUARDED: tl.
     out.store([first, 0], acc / total[:, None])
 
 
-COUNTS = {"end": 1, "causal": 1, "reversed": 1, "window": 1, "added": 1, "after": 2}
+COUNTS = {"causal": 1, "reversed": 1, "window": 1, "added": 1, "after": 2}
 
 
 def case(rng, rows: int, columns: int, bn: int) -> tuple[list[Any], list[np.ndarray]]:
@@ -241,15 +246,13 @@ def compiled(monkeypatch, args: list[Any], kind: str, guarded: bool) -> Any:
         return made
 
 
-@pytest.mark.parametrize(("kind", "bn"), [*zip(COUNTS, (64, 64, 32, 32, 64, 64), strict=True)])
+@pytest.mark.parametrize(("kind", "bn"), list(zip(COUNTS, (64, 32, 32, 64, 64), strict=True)))
 def test_same_bits_at_all_levels(kind: str, bn: int, rng, monkeypatch) -> None:
     rows = columns = 150 if kind == "window" else 100
     args, (*inputs, out) = case(rng, rows, columns, bn)
     q, k, v = (x.astype(np.float64) for x in inputs)
     i, j = np.arange(rows)[:, None], np.arange(columns)
-    counted = (i >= j) if kind != "end" else i > -1 + 0 * j
-    if kind == "window":
-        counted = counted & (i - j < 100)
+    counted = (i >= j) & (i - j < (100 if kind == "window" else rows))
     s = np.where(counted, 0.2 * q @ k.T, -np.inf)
     p = np.exp2(s - s.max(1, keepdims=True))
     kernels = [compiled(monkeypatch, args, kind, guarded) for guarded in (False, True)]
@@ -325,9 +328,7 @@ def test_which_masks() -> None:
     assert guarded(INDEX + LIMIT + LESS)
     for predicate in ("eq", "ne"):
         assert not guarded(INDEX + LIMIT + LESS.replace("lt", predicate))
-    no_loop = "%columns = tile.broadcast(%sr) : tensor<64x32xi32>\n"
-    assert not guarded("%sr = tile.expand_dims(%s) {axis = 0} : tensor<1x32xi32>\n" + no_loop
-                       + LIMIT + LESS)
+    assert not guarded(INDEX.replace("splat(%i)", "splat(%first)") + LIMIT + LESS)
     scaled = INDEX.replace("%columns =", "%once =") + \
         "%columns = tile.mul(%once, %once) : tensor<64x32xi32>\n"
     assert not guarded(scaled + LIMIT + LESS)
@@ -338,7 +339,7 @@ def test_which_masks() -> None:
                                             ("tile.load(%no)", True), ("tile.div(%w, %n)", False),
                                             ("tile.div(%w, %m)", True)])
 def test_no_branch_on_what_may_be_poison(load: str, made: bool) -> None:
-    """A select passes poison on to where perhaps nobody reads it; a branch must not depend on it."""
+    """A select passes poison on, to where perhaps nobody reads it; a branch must not."""
     limit = "%no = tile.bitcast(%o) : ptr<i32>\n" \
         f"%l = {load} : i32\n%limit = tile.splat(%l) : tensor<64x32xi32>\n"
     assert guarded(INDEX + limit + LESS) == made
@@ -346,9 +347,11 @@ def test_no_branch_on_what_may_be_poison(load: str, made: bool) -> None:
 
 def test_loops_without_tma_and_small_tiles_stay() -> None:
     by_pointers = LOOP.replace(
-        "%a = tile.descriptor_load(%x, %m, %d, %stride, %unit, %zero, %zero) {{block = [64, 16]}}",
+        "%a = tile.descriptor_load(%x, %m, %d, %stride, %unit, %zero, %zero)\n"
+        "        {{block = [64, 16]}}",
         "%a = tile.constant() {{value = 1.0}}").replace(
-        "%b = tile.descriptor_load(%x, %m, %d, %stride, %unit, %d, %zero) {{block = [32, 16]}}",
+        "%b = tile.descriptor_load(%x, %m, %d, %stride, %unit, %d, %zero)\n"
+        "        {{block = [32, 16]}}",
         "%b = tile.constant() {{value = 1.0}}")
     assert not guarded(INDEX + LIMIT + LESS, by_pointers)
     small = LOOP.replace("64x32x", "32x32x").replace("64x16x", "32x16x").replace(
