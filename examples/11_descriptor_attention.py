@@ -54,19 +54,17 @@ def attention_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.const
     # Sums of each eighth column: threads need not exchange them in every round.
     total = tl.zeros((BM, 8), tl.float32)
     end = k.shape[1]
-    seen = end  # by all rows
     if CAUSAL:
         end = tl.minimum(end, first + BM)
-        seen = tl.minimum(seen, first + 1)
     for start in tl.range(0, end, BN, warp_specialize=WS):
         keys = k.load([head // SHARED, start, 0]).reshape(BN, D)
         s = tl.dot(queries, tl.trans(keys))
-        if start + BN > seen:  # on the diagonal, or at the end
-            columns = start + tl.arange(0, BN)[None, :]
-            valid = columns < k.shape[1]
-            if CAUSAL:
-                valid = valid & (first + tl.arange(0, BM)[:, None] >= columns)
-            s = tl.where(valid, s, -1.0e30)
+        # Only on the diagonal and at the end is anything of this computed.
+        columns = start + tl.arange(0, BN)[None, :]
+        valid = columns < k.shape[1]
+        if CAUSAL:
+            valid = valid & (first + tl.arange(0, BM)[:, None] >= columns)
+        s = tl.where(valid, s, -1.0e30)
         # The scale comes after the maximum, so that scaling and subtraction are one fma.
         new_top = tl.maximum(top, tl.max(s, 1) * scale)
         p = tl.exp2(s * scale - new_top[:, None])
@@ -111,21 +109,18 @@ def grad_queries_kernel(q, k, v, dout, dq, lse, delta, scale, SHARED: tl.constex
     product = tl.load(delta + at)
     acc = tl.zeros((BM, D), tl.float32)
     end = k.shape[1]
-    seen = end
     if CAUSAL:
         end = tl.minimum(end, first + BM)
-        seen = tl.minimum(seen, first + 1)
     for start in range(0, end, BN):
         keys = k.load([head // SHARED, start, 0]).reshape(BN, D)
         values = v.load([head // SHARED, start, 0]).reshape(BN, D)
         s = tl.dot(queries, tl.trans(keys))
         dp = tl.dot(douts, tl.trans(values))
-        if start + BN > seen:
-            columns = start + tl.arange(0, BN)[None, :]
-            valid = columns < k.shape[1]
-            if CAUSAL:
-                valid = valid & (rows[:, None] >= columns)
-            s = tl.where(valid, s, -float("inf"))
+        columns = start + tl.arange(0, BN)[None, :]
+        valid = columns < k.shape[1]
+        if CAUSAL:
+            valid = valid & (rows[:, None] >= columns)
+        s = tl.where(valid, s, -float("inf"))
         p = tl.exp2(s * (scale * LOG2_E) - log_sum[:, None])
         ds = p * (dp - product[:, None])
         acc = tl.dot(ds.to(k.dtype), keys, acc)
@@ -158,8 +153,7 @@ def grad_keys_values_kernel(q, k, v, dout, dk, dv, lse, delta, scale, SHARED: tl
             s = tl.dot(keys, tl.trans(queries))
             dp = tl.dot(values, tl.trans(douts))
             if CAUSAL:
-                if start < first + BN:
-                    s = tl.where(rows[None, :] >= columns[:, None], s, -float("inf"))
+                s = tl.where(rows[None, :] >= columns[:, None], s, -float("inf"))
             p = tl.exp2(s * (scale * LOG2_E) - log_sum[None, :])
             dv_acc = tl.dot(p.to(dout.dtype), douts, dv_acc)
             ds = p * (dp - product[None, :])

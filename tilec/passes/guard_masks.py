@@ -101,15 +101,15 @@ def _copy(value: Value, here: Builder, copies: dict[Value, Value]) -> None:
 
 
 class _Terms:
-    """What all must hold. bounds: of (x, True) what x is less than, of (x, False) greater than.
-    flags: i1."""
+    """What all must hold. bounds: of (x, True, by) what x + by is less than, of (x, False, by)
+    greater than, no sum wrapping. flags: i1."""
 
     def __init__(self) -> None:
-        self.bounds: dict[tuple[Value, bool], list[Value]] = {}
+        self.bounds: dict[tuple[Value, bool, int], list[Value]] = {}
         self.flags: list[Value] = []
 
-    def add(self, value: Value, upper: bool, limit: Value) -> None:
-        self.bounds.setdefault((value, upper), []).append(limit)
+    def add(self, value: Value, upper: bool, by: int, end: Value) -> None:
+        self.bounds.setdefault((value, upper, by), []).append(end)
 
 
 class _Guard:
@@ -131,8 +131,7 @@ class _Guard:
             else:
                 terms.flags.append(self._emit(ops.Or, self.of(condition.left),
                                               self.of(condition.right)))
-        limits = {key: self._all(ops.Minimum if key[1] else ops.Maximum, limits)
-                  for key, limits in terms.bounds.items()}
+        limits = self._limits(terms)
         moving = [key for key in limits if _inside(key[0], self.loop)]
         fixed = [f for f in terms.flags if not _inside(f, self.loop)]
         fixed += [self._compare(*key, limits[key]) for key in limits if key not in moving]
@@ -145,6 +144,15 @@ class _Guard:
         return self._all(ops.And, [*(self._compare(*key, limits[key]) for key in moving), *fixed,
                                    *flags])
 
+    def _limits(self, terms: _Terms) -> dict[tuple[Value, bool], Value]:
+        """Of (x, True) what x is less than, of (x, False) what it is greater than."""
+        found: dict[tuple[Value, bool], list[Value]] = {}
+        nearest = {True: ops.Minimum, False: ops.Maximum}
+        for (value, upper, by), ends in terms.bounds.items():
+            limit = self._minus(self._all(nearest[upper], ends), by)
+            found.setdefault((value, upper), []).append(limit)
+        return {key: self._all(nearest[key[1]], limits) for key, limits in found.items()}
+
     def _less(self, condition: Less, terms: _Terms) -> None:
         """Bounds of the scalar that changes, if one does, by that of the other side."""
         small, big, by = condition.small, condition.big, condition.by
@@ -156,12 +164,12 @@ class _Guard:
         x, other = (small, big) if upper else (big, small)
         value = self._sum(x)
         least, most = _ends(value)
-        if upper:  # x + high + by <= other; x + low does not wrap either
-            terms.add(value, True, self._minus(self._end(other, False), x.high + by - 1, value))
+        if upper:  # x + high < other + 1 - by
+            terms.add(value, True, x.high, self._end(other, False, 1 - by, value))
             if x.low < 0:
                 self._never_wraps(value, False, least - x.low - 1, terms)
-        else:
-            terms.add(value, False, self._minus(self._end(other, True), x.low - by + 1, value))
+        else:  # x + low > other + by - 1
+            terms.add(value, False, x.low, self._end(other, True, by - 1, value))
             if x.high > 0:
                 self._never_wraps(value, True, most - x.high + 1, terms)
 
@@ -172,7 +180,7 @@ class _Guard:
             terms.flags.append(self._emit(ops.Cmp, loop.hi, limit, predicate="le") if upper else
                                self._emit(ops.Cmp, loop.lo, limit, predicate="gt"))
         else:
-            terms.add(value, upper, self._number(limit, value))
+            terms.add(value, upper, 0, self._number(limit, value))
 
     def _moves(self, index: Index) -> bool:
         return any(_inside(v, self.loop) for v in index.scalars)
@@ -187,26 +195,29 @@ class _Guard:
             first = self._emit(ops.Sub, first, v)
         return first
 
-    def _end(self, index: Index, top: bool) -> Value | int:
-        """The greatest element, or the least one; the type's, if some element wraps."""
-        end = index.high if top else index.low
+    def _end(self, index: Index, top: bool, more: int, like: Value) -> Value:
+        """The greatest element, or the least one, and a little more: the type's end, if some
+        element wraps."""
+        by = (index.high if top else index.low) + more
         if not index.scalars:
-            return end
+            return self._number(by, like)
         value = self._sum(index)
         least, most = _ends(value)
-        fits = [self._emit(ops.Cmp, value, most - index.high, predicate="le")] * (index.high > 0) \
-            + [self._emit(ops.Cmp, value, least - index.low, predicate="ge")] * (index.low < 0)
-        moved = self._emit(ops.Add, value, end) if end else value
-        return self._emit(ops.Select, self._all(ops.And, fits), moved, most if top else least) \
-            if fits else moved
+        fits = []
+        if (high := max(index.high, by)) > 0:
+            fits.append(self._emit(ops.Cmp, value, most - high, predicate="le"))
+        if (low := min(index.low, by)) < 0:
+            fits.append(self._emit(ops.Cmp, value, least - low, predicate="ge"))
+        moved = self._emit(ops.Add, value, by) if by else value
+        if not fits:
+            return moved
+        return self._emit(ops.Select, self._all(ops.And, fits), moved, most if top else least)
 
-    def _minus(self, x: Value | int, by: int, like: Value) -> Value:
+    def _minus(self, x: Value, by: int) -> Value:
         """x - by, or the end of the type that is nearest to it."""
-        if isinstance(x, int):
-            return self._number(x - by, like)
-        least, most = _ends(x)
         if not by:
             return x
+        least, most = _ends(x)
         held = self._emit(ops.Maximum, x, least + by) if by > 0 else \
             self._emit(ops.Minimum, x, most + by)
         return self._emit(ops.Sub, held, by)

@@ -151,6 +151,6 @@ def _adds_no_poison(value: Value) -> bool:
     if isinstance(op, ops.Div | ops.Rem):
         return bool(constant(op.rhs))
     if isinstance(op, ops.Load):
-        return op.mask is None
+        return op.mask is None or op.other is not None
     return op is None or isinstance(op, ops.Constant | ops.ProgramId | ops.NumPrograms |
                                     ops.Elementwise | ops.ControlFlow)
