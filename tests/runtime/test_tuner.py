@@ -505,7 +505,7 @@ WRONG = {
                 ""),
     "parameter": (lambda: tilec.autotune([tilec.Config({"BLOK": 1})], [])(add),
                   "the config BLOK: 1, num_warps: 4, num_stages: 3 names `BLOK`", "`BLOCK`"),
-    "warps": (lambda: tilec.autotune(configs([(32, 3)]), [])(add), "num_warps is 3", ""),
+    "warps": (lambda: tilec.autotune(configs([(32, 33)]), [])(add), "num_warps is 33", ""),
     "prune": (lambda: tilec.autotune(ONE, [], {"perf": 1})(add), "prune_configs_by has `perf`",
               "perf_model"),
     "top": (lambda: tilec.autotune(ONE, [], {"perf_model": max})(add), "no top_k", "fraction"),
