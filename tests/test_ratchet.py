@@ -87,6 +87,16 @@ CASES |= {
          {"WARPS": (4, 8), "REGISTERS": (24, 240), "num_warps": 12}),
         ("without", "one_role_kernel", {"num_warps": 8}))
 }
+CASES |= {
+    f"explicit gradients, {kind}": (
+        "15_explicit_gradients", "gradients_kernel",
+        (*(TensorDescriptor(x, (128, WIDTH, 128), (WIDTH * 128, 128, 1), (1, rows, 128))
+           for x, rows in ((HALF, 64), (HALF, 128), (HALF, 128), (HALF, 64), (SINGLE, 64),
+                           (HALF, 128), (HALF, 128))),
+         *(TensorDescriptor(SINGLE, (128, WIDTH), (WIDTH, 1), (1, 64)) for _ in range(2)), 0.1),
+        {"SHARED": 1, "CAUSAL": kind == "causal", "STAGES": 3, "num_warps": 8})
+    for kind in ("full", "causal")
+}
 # Kernels written at the gpu level.
 FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir",
             "gemm by roles": "gemm_c_e2.tir", "attention F3nf": "attention_f3nf.tir"}
