@@ -1,5 +1,5 @@
-"""Attention over descriptors (examples 11 and 14) on the GPU against numpy in float64, with random
-extents, heads, dtypes, tiles and stages."""
+"""Attention over descriptors (examples 11, 14 and 15) on the GPU against numpy in float64, with
+random extents, heads, dtypes, tiles and stages."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TILES = [(64, 64, 64, 4, 4), (128, 128, 128, 8, 2), (128, 64, 128, 8, 3), (64, 3
 
 
 def run(arrays: list[np.ndarray], block: tuple[int, int], warps: int, stages: int, causal: bool,
-        times: int = 1) -> np.ndarray:
-    """The last of `arrays`, the output."""
+        times: int = 1, ws: bool = False) -> np.ndarray:
+    """The last of `arrays`, the output. ws: with warps that only load."""
     there: list[Any] = [OnDevice(x) for x in arrays]
     heads, rows, d = arrays[0].shape
     described = [TensorDescriptor(x, h.shape, (h.shape[1] * d, d, 1), (1, b, d)) for x, h, b in zip(
@@ -34,7 +34,7 @@ def run(arrays: list[np.ndarray], block: tuple[int, int], warps: int, stages: in
     for _ in range(times):
         made = kernel[(-(-rows // block[0]), heads)](
             *described, 1 / math.sqrt(d), SHARED=heads // len(arrays[1]), CAUSAL=causal,
-            num_warps=warps, num_stages=stages)
+            WS=ws, num_warps=warps, num_stages=stages)
     device.synchronize()
     assert "wgmma.mma_async" in made.asm["ptx"]
     return np.asarray(there[3].get())
@@ -53,7 +53,7 @@ def check(first: int) -> None:
             (heads, rows, d), (heads // shared, columns, d), (heads // shared, columns, d))]
         want = example.reference(*(x.astype(np.float64) for x in arrays), causal)
         got = run([*arrays, np.full((heads, rows, d), np.nan, dtype)], (bm, bn), warps,
-                  int(rng.integers(1, most + 1)), causal)
+                  int(rng.integers(1, most + 1)), causal, ws=bool(rng.integers(2)))
         rough = 2e-2 if dtype is ml_dtypes.bfloat16 else 3e-3
         error = np.abs(got.astype(np.float64) - want).max()
         assert error <= rough, (number, heads, shared, rows, columns, d, causal, error)
@@ -110,6 +110,26 @@ def test_explicit(first: int) -> None:
     in_process(explicit, first)
 
 
+def explicit_launches(count: int) -> None:
+    """The persistent kernel with roles, one launch after another."""
+    rng, example = np.random.default_rng(count), load_example("14_explicit_attention")
+    arrays = [rng.standard_normal((2, 300, 128)).astype(np.float16) for _ in range(3)]
+    there: list[Any] = [OnDevice(x) for x in [*arrays, np.full_like(arrays[0], np.nan)]]
+    args = [TensorDescriptor(x, (2, 300, 128), (38400, 128, 1), (1, h, 128))
+            for x, h in zip(there, (128, 128, 128, 64))]
+    for _ in range(count):
+        example.by_roles_kernel[(2,)](
+            *args, example.LOG2_E / math.sqrt(128), SHARED=1, CAUSAL=True, GROUP=1, WARPS=(4, 8),
+            REGISTERS=(24, 240), num_warps=12)
+    device.synchronize()
+    want = example.reference(*(x.astype(np.float64) for x in arrays), True)
+    np.testing.assert_allclose(np.asarray(there[3].get()).astype(np.float64), want, 0, 3e-3)
+
+
+def test_many_explicit_launches() -> None:
+    in_process(explicit_launches, 10_000)
+
+
 # (BM, BN) for dq, and for dk and dv; head dimension, warps, most stages
 GRADIENT_TILES = [(((64, 64), (64, 64)), 64, 4, 3), (((128, 64), (64, 128)), 128, 8, 2),
                   (((128, 128), (64, 128)), 128, 8, 2), (((128, 64), (64, 128)), 64, 8, 3)]
@@ -144,6 +164,29 @@ def run_gradients(inputs: list[np.ndarray], sums: list[np.ndarray], causal: bool
     return [np.asarray(x.get()) for x in grads]
 
 
+def run_in_one_kernel(inputs: list[np.ndarray], sums: list[np.ndarray], causal: bool, stages: int
+                      ) -> list[np.ndarray]:
+    """The same by example 15."""
+    example, d = load_example("15_explicit_gradients"), inputs[0].shape[-1]
+    (heads, rows, _), (shared_heads, columns, _) = inputs[0].shape, inputs[1].shape
+    q, k, v, dout = (OnDevice(x) for x in inputs)
+    dk, dv = (OnDevice(np.full_like(x, np.nan)) for x in inputs[1:3])
+    dq_sum = OnDevice(np.zeros((heads, rows, d), np.float32))
+
+    def block(x: OnDevice, height: int) -> TensorDescriptor:
+        n, m = (shared_heads, columns) if height == 128 else (heads, rows)
+        return TensorDescriptor(x, (n, m, d), (m * d, d, 1), (1, height, d))
+
+    numbers = [TensorDescriptor(OnDevice(x), x.shape, (x.shape[1], 1), (1, 64)) for x in sums]
+    example.gradients_kernel[(-(-columns // 128), shared_heads)](
+        block(q, 64), block(k, 128), block(v, 128), block(dout, 64), block(dq_sum, 64),
+        block(dk, 128), block(dv, 128), *numbers, 1 / math.sqrt(d), SHARED=heads // shared_heads,
+        CAUSAL=causal, STAGES=stages, num_warps=8)
+    device.synchronize()
+    dq = np.asarray(dq_sum.get()) / math.sqrt(d)
+    return [dq, *(np.asarray(x.get()) for x in (dk, dv))]
+
+
 def check_gradients(first: int) -> None:
     """A batch of random cases."""
     rng, example = np.random.default_rng(first), load_example("11_descriptor_attention")
@@ -164,13 +207,17 @@ def check_gradients(first: int) -> None:
         delta[:, :rows] = (exact[3] * (p @ np.repeat(exact[2], shared, 0))).sum(-1)
         got = run_gradients(inputs, [lse, delta], causal, tile,
                             int(rng.integers(1, GRADIENT_TILES[tile][3] + 1)))
+        again = run_in_one_kernel(inputs, [lse, delta], causal, 3 + (d == 64 and number % 2))
         # p and its gradient are rounded to dtype, and so is what comes out.
         unit = 2 * (2.0**-8 if dtype is ml_dtypes.bfloat16 else 2.0**-11)
         masses = summed_magnitudes(*exact, p, delta[:, :rows], shared)
-        for name, x, want, mass in zip(("dq", "dk", "dv"), got, example.reference_gradients(
-                *exact, causal), masses, strict=True):
-            excess = (np.abs(x.astype(np.float64) - want) - unit * mass).max()
-            assert excess <= 1e-4, (name, number, heads, shared, rows, columns, d, causal, excess)
+        for name, *both, want, mass in zip(("dq", "dk", "dv"), got, again,
+                                           example.reference_gradients(*exact, causal), masses,
+                                           strict=True):
+            for x in both:
+                excess = (np.abs(x.astype(np.float64) - want) - unit * mass).max()
+                assert excess <= 1e-4, (name, number, heads, shared, rows, columns, d, causal,
+                                        excess)
 
 
 def summed_magnitudes(q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray, p: np.ndarray,
