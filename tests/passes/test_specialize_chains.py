@@ -210,11 +210,11 @@ def test_registers() -> None:
     assert remarks_of(d=64, blocks=(64, 64), warps=4, CAUSAL=False, WS=True) == [
         "a warp of its own loads the blocks"]
     (wide,) = remarks_of(d=128, blocks=(256, 64), warps=16, CAUSAL=False, WS=True)
-    assert wide == "its warps are not specialized: its tiles hold about 118 registers a thread, " \
-        "and 112 would be left"
-    (limited,) = remarks_of(d=128, maxnreg=240, CAUSAL=False, WS=True)
-    assert limited == "its warps are not specialized: its tiles hold about 166 registers a " \
-        "thread, and 168 would be left"
+    assert wide == "its warps are not specialized: it needs about 114 registers a thread, and " \
+        "112 would be left"
+    (limited,) = remarks_of(d=256, blocks=(128, 64), maxnreg=240, CAUSAL=False, WS=True)
+    assert limited == "its warps are not specialized: it needs about 198 registers a thread, and " \
+        "168 would be left"
     made = compiled(64, maxnreg=240, CAUSAL=False, WS=True)
     assert made.threads == 288 and ".maxnreg 168" in made.asm["ptx"]
 
