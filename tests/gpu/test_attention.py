@@ -24,8 +24,8 @@ TILES = [(64, 64, 64, 4, 4), (128, 128, 128, 8, 2), (128, 64, 128, 8, 3), (64, 3
 
 
 def run(arrays: list[np.ndarray], block: tuple[int, int], warps: int, stages: int, causal: bool,
-        times: int = 1) -> np.ndarray:
-    """The last of `arrays`, the output."""
+        times: int = 1, ws: bool = False) -> np.ndarray:
+    """The last of `arrays`, the output. ws: warps of their own load the blocks."""
     there: list[Any] = [OnDevice(x) for x in arrays]
     heads, rows, d = arrays[0].shape
     described = [TensorDescriptor(x, h.shape, (h.shape[1] * d, d, 1), (1, b, d)) for x, h, b in zip(
@@ -33,7 +33,7 @@ def run(arrays: list[np.ndarray], block: tuple[int, int], warps: int, stages: in
     kernel = load_example("11_descriptor_attention").attention_kernel
     for _ in range(times):
         made = kernel[(-(-rows // block[0]), heads)](
-            *described, 1 / math.sqrt(d), SHARED=heads // len(arrays[1]), CAUSAL=causal,
+            *described, 1 / math.sqrt(d), SHARED=heads // len(arrays[1]), CAUSAL=causal, WS=ws,
             num_warps=warps, num_stages=stages)
     device.synchronize()
     assert "wgmma.mma_async" in made.asm["ptx"]
@@ -53,7 +53,7 @@ def check(first: int) -> None:
             (heads, rows, d), (heads // shared, columns, d), (heads // shared, columns, d))]
         want = example.reference(*(x.astype(np.float64) for x in arrays), causal)
         got = run([*arrays, np.full((heads, rows, d), np.nan, dtype)], (bm, bn), warps,
-                  int(rng.integers(1, most + 1)), causal)
+                  int(rng.integers(1, most + 1)), causal, ws=bool(rng.integers(2)))
         rough = 2e-2 if dtype is ml_dtypes.bfloat16 else 3e-3
         error = np.abs(got.astype(np.float64) - want).max()
         assert error <= rough, (number, heads, shared, rows, columns, d, causal, error)
@@ -68,9 +68,11 @@ def launches(count: int) -> None:
     """One launch after another."""
     rng, example = np.random.default_rng(count), load_example("11_descriptor_attention")
     arrays = [rng.standard_normal((2, 300, 128)).astype(np.float16) for _ in range(3)]
-    got = run([*arrays, np.full((2, 300, 128), np.nan, np.float16)], (128, 128), 8, 2, True, count)
     want = example.reference(*(x.astype(np.float64) for x in arrays), True)
-    np.testing.assert_allclose(got.astype(np.float64), want, 0, 3e-3)
+    for ws in (False, True):
+        got = run([*arrays, np.full((2, 300, 128), np.nan, np.float16)], (128, 128), 8, 2, True,
+                  count, ws)
+        np.testing.assert_allclose(got.astype(np.float64), want, 0, 3e-3)
 
 
 def test_many_launches() -> None:
