@@ -178,9 +178,11 @@ def attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case
     grid = min(multiprocessors(torch), heads * tilec.cdiv(n, 128))
     block, warps, stages = PLAIN_ATTENTION[d]
 
-    def plain(_: int) -> Any:
-        example.attention(q, k, v, out, causal, block, warps, stages)
-        return out
+    def plain(ws: bool) -> Callable[[int], Any]:
+        def launch(_: int) -> Any:
+            example.attention(q, k, v, out, causal, block, warps, stages, ws=ws)
+            return out
+        return launch
 
     def ours(name: str) -> Callable[[int], Any]:
         def launch(_: int) -> Any:
@@ -198,7 +200,7 @@ def attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case
         with attention.sdpa_kernel(attention.SDPBackend.CUDNN_ATTENTION):
             return sdpa(q[None], k[None], v[None], is_causal=causal)[0]
 
-    case.run["plain tl"] = {"": plain}
+    case.run |= {name: {"": plain(name.endswith("ws"))} for name in OURS[:2]}
     if d == 128 and not causal:
         case.run |= {name: {"": ours(name)} for name in kernels}
     case.run["cuDNN"] = {"": by_cudnn}
