@@ -25,7 +25,7 @@ TILES = [(64, 64, 64, 4, 4), (128, 128, 128, 8, 2), (128, 64, 128, 8, 3), (64, 3
 
 def run(arrays: list[np.ndarray], block: tuple[int, int], warps: int, stages: int, causal: bool,
         times: int = 1, ws: bool = False) -> np.ndarray:
-    """The last of `arrays`, the output. ws: with warps that only load."""
+    """The last of `arrays`, the output. ws: warps of their own load the blocks."""
     there: list[Any] = [OnDevice(x) for x in arrays]
     heads, rows, d = arrays[0].shape
     described = [TensorDescriptor(x, h.shape, (h.shape[1] * d, d, 1), (1, b, d)) for x, h, b in zip(
@@ -33,8 +33,8 @@ def run(arrays: list[np.ndarray], block: tuple[int, int], warps: int, stages: in
     kernel = load_example("11_descriptor_attention").attention_kernel
     for _ in range(times):
         made = kernel[(-(-rows // block[0]), heads)](
-            *described, 1 / math.sqrt(d), SHARED=heads // len(arrays[1]), CAUSAL=causal,
-            WS=ws, num_warps=warps, num_stages=stages)
+            *described, 1 / math.sqrt(d), SHARED=heads // len(arrays[1]), CAUSAL=causal, WS=ws,
+            num_warps=warps, num_stages=stages)
     device.synchronize()
     assert "wgmma.mma_async" in made.asm["ptx"]
     return np.asarray(there[3].get())
@@ -68,9 +68,11 @@ def launches(count: int) -> None:
     """One launch after another."""
     rng, example = np.random.default_rng(count), load_example("11_descriptor_attention")
     arrays = [rng.standard_normal((2, 300, 128)).astype(np.float16) for _ in range(3)]
-    got = run([*arrays, np.full((2, 300, 128), np.nan, np.float16)], (128, 128), 8, 2, True, count)
     want = example.reference(*(x.astype(np.float64) for x in arrays), True)
-    np.testing.assert_allclose(got.astype(np.float64), want, 0, 3e-3)
+    for ws in (False, True):
+        got = run([*arrays, np.full((2, 300, 128), np.nan, np.float16)], (128, 128), 8, 2, True,
+                  count, ws)
+        np.testing.assert_allclose(got.astype(np.float64), want, 0, 3e-3)
 
 
 def test_many_launches() -> None:

@@ -152,9 +152,10 @@ def _passes(op: Op, held: Sequence[ops.WgmmaWait], lasting: set[Op]) -> bool:
     """Whether an op may run while products are under way."""
     looks = any(v.op in held for x in op.walk() for v in x.operands)
     tiles = any(isinstance(v.type, Tensor) for v in (*op.operands, *op.results))
-    brings = isinstance(op, (ops.Wgmma, ops.MbarrierWait, ops.Elect, ops.Load))
-    return not looks and (brings or op.pure and not tiles and not op.regions or
-                          _computes(op, held, lasting))
+    brings = isinstance(op, (ops.Wgmma, ops.MbarrierWait, ops.Elect, ops.Load)) or \
+        isinstance(op, ops.MbarrierArrive) and op.after
+    return not looks and bool(brings or op.pure and not tiles and not op.regions or
+                              _computes(op, held, lasting))
 
 
 def _wait_before(op: Op, held: Sequence[ops.WgmmaWait], pending: int) -> None:

@@ -137,11 +137,13 @@ def _registers(loop: ops.For, first: Sequence[ops.Dot], second: Sequence[ops.Dot
 
 
 def loop_registers(loop: ops.For) -> int:
-    """Registers a thread for what is alive in a loop of dots at once."""
+    """Registers a thread for what is alive at once in a loop of dots that has its schedule: if all
+    run in turn, operands of second dots take the place of what first ones gave."""
     dots = [op for op in loop.body if isinstance(op, ops.Dot)]
     second = [dot for dot in dots if by_wgmma(dot) and chained_operand(dot)]
     late = _users(loop, second)
-    return _registers(loop, [dot for dot in dots if second and dot not in late], second,
+    return _registers(loop, [dot for dot in dots if second and dot not in late],
+                      [dot for dot in second if dot.stage >= 0],
                       [op for op in loop.body if isinstance(op, ops.Load)])
 
 

@@ -12,8 +12,9 @@ from tilec.ir.warps import MAX_WARPS
 from tilec.passes.chain import loop_registers
 from tilec.passes.nest import around
 
-# Registers a thread for other things than the tiles of a loop.
-SPARE = 32
+# Registers a thread for other things than the tiles of a loop: without these, it spills; and so
+# many are good to have.
+LEAST, SPARE = 12, 32
 
 
 def asking(func: Func) -> list[ops.For]:
@@ -65,9 +66,10 @@ class LoadNest:
         barriers = role_barriers(self.warps) + self.warps // WARPGROUP_WARPS
         if self.warps + 1 > MAX_WARPS or barriers > 15:
             return f"{self.warps} warps leave no warp or no barriers for it"
-        tiles, most = loop_registers(self.inner), role_registers(self.warps, self.limit)
-        if tiles + (SPARE if most < self.limit else 0) > most:
-            return f"its tiles hold about {tiles} registers a thread, and {most} would be left"
+        most = role_registers(self.warps, self.limit)
+        need = loop_registers(self.inner) + (SPARE if most < self.limit else LEAST)
+        if need > most:
+            return f"it needs about {need} registers a thread, and {most} would be left"
         return self._places() or self._apart()
 
     def registers(self) -> int:

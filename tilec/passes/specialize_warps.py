@@ -91,7 +91,7 @@ class _Roles:
         if staged:
             staged.use(elsewhere=True)
             # ptxas moves a wait for products up to the branch before it.
-            if split_loop(nest.inner):
+            if staged.expander.peel and split_loop(nest.inner):
                 remark(nest.inner, "loop", "rounds that take no branch have a loop of their own")
         else:
             self._use(rings[0], start)
