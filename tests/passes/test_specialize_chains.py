@@ -82,11 +82,11 @@ def roles(module: Module) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("lo", "hi", "stages"), [
-    (0, 0, 2), (7, 5, 3), (0, 2, 3), (16, 48, 2), (0, 33, 2), (32, 176, 2), (32, 176, 3)])
+    (0, 0, 2), (7, 5, 3), (0, 2, 3), (0, 33, 2), (32, 176, 3)])
 def test_rounds_of_a_loop_in_a_loop(lo, hi, stages, rng) -> None:
     """No round, one, and more than there are slots; the rings go on from tile to tile. All numbers
     are whole, so that results are exact."""
-    made, args, out, want = linear_case(rng, 200, 176, lo, hi, stages)
+    made, args, out, want = linear_case(rng, 160, 176, lo, hi, stages)
     module = specialized(made, "dce")
     assert roles(module) == [(4, 0), (1, 0)]
     kernel = TextKernel(module)
@@ -123,7 +123,7 @@ def test_what_is_dropped_is_missed(rng) -> None:
     assert tried == 18 and silent == []
 
 
-@pytest.mark.parametrize(("causal", "d"), [(False, 128), (True, 128), (True, 64)])
+@pytest.mark.parametrize(("causal", "d"), [(True, 128), (True, 64)])
 def test_what_ptxas_makes_of_it(causal, d) -> None:
     """No spills, nothing serialised; threads compute while the second product of a round runs."""
     made = compiled(d, CAUSAL=causal, WS=True)

@@ -68,13 +68,14 @@ def test_the_same_results(condition: str, inside: str, rng: np.random.Generator)
     verify(split)
     first, second = [op for op in split.walk() if isinstance(op, ops.For)]
     assert [any(isinstance(op, ops.If) for op in x.body) for x in (first, second)] == [False, True]
+    kernels = [TextKernel(module) for module in (plain, split)]
     ends = [*range(-9, 10, 3), MOST - 4, MOST, -MOST - 1, -MOST + 3]
     for lo, hi in ((0, 20), (-7, 9), (5, 5), (9, 2), (MOST - 20, MOST), (-MOST - 1, -MOST + 20)):
-        for n, m in [(int(a), int(b)) for a, b in rng.choice(ends, (6, 2))] + [(lo, hi), (hi, lo)]:
+        for n, m in [(int(a), int(b)) for a, b in rng.choice(ends, (3, 2))] + [(lo, hi), (hi, lo)]:
             results = []
-            for module in (plain, split):
+            for kernel in kernels:
                 out = np.zeros(1, np.int32)
-                TextKernel(module.clone()).run([out, lo, hi, n, m, bool(n % 2)], 1, "tile")
+                kernel.run([out, lo, hi, n, m, bool(n % 2)], 1, "tile")
                 results.append(out[0])
             assert results[0] == results[1], (lo, hi, n, m)
 
