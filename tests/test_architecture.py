@@ -35,18 +35,21 @@ MAY_IMPORT = {
     "language": EVAL | {"frontend"}, "compiler": COMPILER, "instruments": COMPILER,
     "runtime": RUNTIME, "testing": RUNTIME, "tools": RUNTIME | {"tools"},
 }
-COMPILER_LINES, OTHER_LINES = 15_000, 14_800
+COMPILER_LINES, OTHER_LINES = 15_000, 15_200
 HEAVY = ("numpy", "llvmlite", "lark", "cuda", "ml_dtypes", "torch")
 
 # Ops that a table of rules leaves out, and why.
 ENDS = {"Yield", "Condition"}  # the op around them reads them
 MACHINE = {  # memory, control flow and the grid are the interpreter's, which has rules for them
     "AllocShared", "Assert", "Assume", "AsyncCommit", "AsyncCopy", "AsyncWait", "AtomicRmw",
-    "Barrier", "Breakpoint", "DescriptorAtomic", "DescriptorLoad", "DescriptorStore", "Elect",
+    "Barrier", "Breakpoint", "ClusterBarrier", "ClusterRank",
+    "DescriptorAtomic", "DescriptorLoad", "DescriptorStore", "Elect",
     "FenceAsync", "For", "GridDependencyLaunch", "GridDependencyWait", "If", "Load",
     "MbarrierArrive",
     "MbarrierExpect", "MbarrierInit", "MbarrierWait", "MemdescIndex", "MemdescTrans", "NumPrograms",
-    "PrefetchTensormap", "Print", "ProgramId", "Reduce", "SharedLoad", "SharedStore", "Store",
+    "PrefetchTensormap", "Print", "ProgramId", "Reduce", "RemoteLoad",
+    "SharedLoad", "SharedStore", "Store",
+    "TmaMulticast",
     "TmaLoad", "TmaStore", "TmaStoreCommit", "TmaStoreWait", "WarpRole", "WarpSpecialize",
     "WarpgroupBarrier", "Wgmma", "WgmmaWait", "While",
 }

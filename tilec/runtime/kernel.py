@@ -111,8 +111,9 @@ class CompiledKernel:
         options = self.options
         module = build_module(self.fn, self.signature, self.constexprs, target=self.target,
                               num_warps=options.num_warps,
-                              options={"num_stages": options.num_stages, "debug": options.debug})
-        for name in ("num_stages", "maxnreg", "launch_pdl"):
+                              options={"num_stages": options.num_stages, "debug": options.debug,
+                                       "num_ctas": options.num_ctas})
+        for name in ("num_stages", "maxnreg", "launch_pdl", "num_ctas"):
             if getattr(options, name) != Options.__dataclass_fields__[name].default:
                 module.attributes[name] = getattr(options, name)
         return module
@@ -314,7 +315,7 @@ class CompiledKernel:
                 loaded = load(made, index)
                 found = Launcher(loaded.function, param_types(self.signature.values()), index,
                                  [MapMaker(recipe).on_device for recipe in self.maps],
-                                 self.options.launch_pdl)
+                                 self.options.launch_pdl, self.name, self.options.num_ctas)
                 self._launchers[index] = found
         return found
 

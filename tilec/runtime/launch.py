@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tilec.errors import LaunchError
+from tilec.ir.clusters import check_clusters
 from tilec.runtime import device
 
 # Parameter type -> struct code, each aligned to its size. bf16 has no code: its bits go
@@ -147,18 +148,27 @@ def _early_launch(cu: Any) -> Callable[..., Any]:
     return launch
 
 
+def _checked(launch: Callable[..., Any], name: str, num_ctas: int) -> Callable[..., Any]:
+    """`launch` over grids of whole clusters; LaunchError for others."""
+    def checked(function: Any, x: int, *args: Any) -> Any:
+        check_clusters(name, (x,), num_ctas)
+        return launch(function, x, *args)
+
+    return checked
+
+
 class Launcher:
     """Launches one loaded kernel.
 
     function: the CUfunction of runtime.device.LoadedKernel. maps: make tensor maps of a launch's
-    values, which are passed after them. early: programmatic dependent launch. Threads may share a
-    launcher: each call takes a block of its own, which the driver has read by the time the call
-    returns.
+    values, which are passed after them. early: programmatic dependent launch. num_ctas: programs a
+    cluster. Threads may share a launcher: each call takes a block of its own, which the driver has
+    read by the time the call returns.
     """
 
     def __init__(self, function: Any, param_types: Sequence[str], device_index: int = 0,
-                 maps: Sequence[Callable[[Sequence[Any]], bytes]] = (), early: bool = False
-                 ) -> None:
+                 maps: Sequence[Callable[[Sequence[Any]], bytes]] = (), early: bool = False,
+                 name: str = "", num_ctas: int = 1) -> None:
         self.packer = Packer([*param_types, *("tensormap" for _ in maps)])
         self._maps = maps
         self._function = function
@@ -167,6 +177,8 @@ class Launcher:
         self._free: list[_Block] = []
         cu = device.driver()
         self._launch: Callable[..., Any] = _early_launch(cu) if early else cu.cuLaunchKernel
+        if num_ctas > 1:
+            self._launch = _checked(self._launch, name, num_ctas)
         self._success = cu.CUresult.CUDA_SUCCESS
         self._stream_type = cu.CUstream
         self._streams: dict[int, Any] = {}
