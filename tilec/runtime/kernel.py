@@ -72,7 +72,7 @@ class Asm(Mapping[str, Any]):
 class CompiledKernel:
     """A kernel specialised to argument types, constants, a target and options.
 
-    name, num_warps, num_stages; shared: bytes of shared memory; n_regs: registers a thread;
+    name, num_warps, num_stages, num_ctas; shared: bytes of shared memory; n_regs: registers a thread;
     n_spills: bytes of spill stores; assembler: what made the cubin; asm: the text of every level.
     """
 
@@ -85,6 +85,7 @@ class CompiledKernel:
         self.options = options
         self.name = fn.name
         self.num_warps, self.num_stages = options.num_warps, options.num_stages
+        self.num_ctas = options.num_ctas
         try:
             texts = [(k, stable(v)) for k, v in (*signature.items(), *sorted(constexprs.items()))]
         except LaunchError as e:

@@ -22,7 +22,7 @@ from tilec.language.values import builtin, const_value, tensor
 @builtin
 def cluster_size() -> int:
     """How many programs a cluster has, the launch option num_ctas; known at compile time."""
-    return int(current().options["num_ctas"])
+    return _size()
 
 
 @builtin
@@ -80,11 +80,15 @@ class remote_buffer:
     __repr__ = __str__
 
 
+def _size() -> int:
+    return int(current().options.get("num_ctas", 1))
+
+
 def rank_of(x: Any, what: str) -> Value:
     """A rank, an int32 below the cluster's size."""
     need(CLUSTER_SM, what)
     (rank,) = scalars((x,), dt.int32, f"the rank of {what}", 1)
-    known, size = constant_of(rank), current().options["num_ctas"]
+    known, size = constant_of(rank), _size()
     if known is not None and not 0 <= known < size:
         raise error(f"{what}: the rank is {known}, the cluster has {size} programs",
                     "launch with num_ctas=2 or more" if size == 1 else "ranks count from 0")
@@ -94,7 +98,7 @@ def rank_of(x: Any, what: str) -> Value:
 def mask_of_ranks(x: Any, what: str) -> Value:
     """A mask of ranks, an int32, rank r's bit being 1 << r."""
     (mask,) = scalars((x,), dt.int32, f"the mask of {what}", 1)
-    known, size = constant_of(mask), current().options["num_ctas"]
+    known, size = constant_of(mask), _size()
     if known is not None and not 0 < known < 1 << size:
         raise error(f"{what}: multicast is {known:#b}, the cluster has {size} programs",
                     "bit r stands for the program of rank r: (1 << tlg.cluster_size()) - 1 for all")

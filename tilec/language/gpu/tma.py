@@ -80,8 +80,8 @@ def load(desc: Any, offsets: Any, buffer: Any, barrier: Any, pred: Any = None, *
 
     The data is there when the phase of `barrier`, an mbarrier that was told to expect its
     `buffer.nbytes`, has ended. offsets: an int32 for each dimension; the last one begins at a
-    multiple of 16 bytes. multicast: an int32, whose bit r says that the block goes to the program of
-    rank r of the cluster, where buffer and mbarrier lie as they do here; each program's mbarrier
+    multiple of 16 bytes. multicast: an int32, whose bit r says that the block goes to the program
+    of rank r of the cluster, where buffer and mbarrier lie as they do here; each program's mbarrier
     must expect it. eviction_policy: "evict_first" or "evict_last" from the L2 cache.
     """
     what = "tlg.tma.load"
