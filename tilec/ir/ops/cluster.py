@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tilec.ir.core import Op, Value, attr, operand, operands
 from tilec.ir.ops.base import ExplicitType
 from tilec.ir.ops.gpu import Barrier, single_buffer
-from tilec.ir.ops.hopper import SYNC, AsyncAccess, OneThread, TmaOp, WarpRole, check_mbarrier
+from tilec.ir.ops.hopper import SYNC, OneThread, TmaOp, WarpRole, check_mbarrier
 from tilec.ir.ops.memory import EVICTION
 from tilec.ir.types import Tensor, Type, i32
 
@@ -33,7 +33,7 @@ class ClusterBarrier(Barrier, name="gpu.cluster_barrier", effects={"barrier"}):
             raise self.fail("stands in a role, and is for all threads of the program")
 
 
-class RemoteLoad(AsyncAccess, ExplicitType, name="gpu.remote_load", effects=SYNC):
+class RemoteLoad(ExplicitType, name="gpu.remote_load", effects=SYNC):
     """Read a whole buffer of the program of this rank (i32) into a tile: the one that lies where
     `buffer` does here. A `gpu.cluster_barrier` must stand between what filled it and this, and one
     between this and what fills it again, or the program's end."""

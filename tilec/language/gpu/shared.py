@@ -33,8 +33,9 @@ from tilec.language.values import (
 class shared_buffer(Indexed):
     """A buffer in shared memory, or an array of them, whose elements `buffer[i]` are buffers.
 
-    Between a store and a load by other threads the compiler puts barriers itself, unless TMA,
-    wgmma, mbarriers or other programs use the buffer: then they are the author's.
+    Between a store and a load by other threads the compiler puts barriers itself, unless TMA, wgmma
+    or mbarriers use the buffer: then they are the author's. So are those of the cluster, where
+    other programs read it.
     """
 
     def __init__(self, handle: Value) -> None:
