@@ -1,5 +1,5 @@
-"""The hand-written matrix product by clusters with warp roles: right for many extents and seeds, and
-faults planted in it found."""
+"""The hand-written matrix product by clusters with warp roles: right for many extents and seeds,
+and faults planted in it found."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from tilec.ir.verifier import verify
 TEXT = """
 #smem = nvmma_shared<{swizzleBytes = 128, transposed = false, elementBits = 16}>
 #bar = swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
-#b = blocked<{sizePerThread = [1, 1], threadsPerWarp = [1, 32], warpsPerCTA = [4, 1], order = [1, 0]}>
+#b = blocked<{sizePerThread = [1, 1], threadsPerWarp = [1, 32], warpsPerCTA = [4, 1],
+              order = [1, 0]}>
 module attributes {level = "gpu", num_ctas = 2, num_warps = 4, target = "sm_90a"} {
   func @k(%map: tensormap<64x64xf16, #smem>, %x: i32, %p: i1) {
     %bar = gpu.alloc_shared() : memdesc<1xi64, #bar>

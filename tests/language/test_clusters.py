@@ -1,4 +1,4 @@
-"""Clusters at the explicit level, and kernels that know nothing of them: the same at every level."""
+"""Clusters at the explicit level, and kernels that know nothing of them, at every level."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def test_ranks_count_along_axis_0(size: int) -> None:
     everywhere(kernel, [out], (16, 3), out, np.stack([x % size, size + x], -1))
     assert (f".reqnctapercluster {size}, 1, 1" in kernel.asm["ptx"]) == (size > 1)
     assert kernel.num_ctas == size
+    assert (kernel.hash == places.warmup(out, grid=(16, 3)).hash) == (size == 1)
 
 
 @pytest.mark.parametrize(("size", "columns", "dtype"), [
@@ -130,7 +131,6 @@ tlg.cluster_barrier()
 tl.store(y_ptr + tl.program_id(0) * 256 + at, got)
 """
 MEET = "tlg.cluster_barrier()\n"
-AGAIN = RIGHT.replace("got = ", f"{MEET}got = ")
 # What is wrong, the error of the interpreter, that of the simulator (None: it may not see it).
 WRONG: dict[str, tuple[str, str, str | None]] = {
     "no barrier before": (RIGHT.replace(MEET, "", 1), "nothing says that it has begun", "race"),
@@ -156,9 +156,9 @@ bar.arrive(rank=1 - tlg.cluster_rank())
 tlg.cluster_barrier()
 """, r"\([02], 0, 0\) at .*:5: this phase of the mbarrier lacks 1 arrivals(.|\n)*\([13], 0, 0\)",
                                            "deadlock"),
-    "stores handed over by an mbarrier": (AGAIN.replace("rank, at", "bar = tlg.mbarrier()\nrank, at")
-        .replace("part.store", f"{MEET}part.store").replace(
-            f"{MEET}{MEET}got", "tlg.barrier()\nbar.arrive(rank=1 - rank)\nbar.wait(0)\ngot"),
+    "stores handed over by an mbarrier": (
+        f"bar = tlg.mbarrier()\n{RIGHT}".replace("part.store", f"{MEET}part.store").replace(
+            f"{MEET}got", "tlg.barrier()\nbar.arrive(rank=1 - rank)\nbar.wait(0)\ngot"),
         "and no cluster barrier or mbarrier orders the two", None),
     "leaves an arrival behind": ("""
 bar = tlg.mbarrier()
