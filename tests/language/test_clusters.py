@@ -184,6 +184,62 @@ def test_values_handed_over(level: str) -> None:
         np.testing.assert_array_equal(handed_over(RIGHT, "right", level, seed), want)
 
 
+@tilec.jit
+def turned(x_ptr, y_ptr, M: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr):
+    """Each program writes what the next one of its cluster has read, from one of two buffers."""
+    at = tl.program_id(0) * M * N + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    ring = tlg.alloc_shared((M, N), x_ptr.dtype.element_ty, layout=SHARED, stages=2)
+    slot = tl.program_id(0) // tlg.cluster_size() % 2
+    ring[slot].store(tl.load(x_ptr + at))
+    tlg.cluster_barrier()
+    tl.store(y_ptr + at, ring[slot].at((tlg.cluster_rank() + 1) % tlg.cluster_size()).load())
+    tlg.cluster_barrier()
+
+
+@pytest.mark.parametrize(("dtype", "shape", "layout"), [
+    (np.float16, (64, 64), None), (np.uint8, (16, 96), None), (np.int64, (6, 20), None),
+    (np.float32, (32, 32), tlg.Swizzled(4, 1, 8, [1, 0])), (np.bool_, (8, 16), None),
+    (ml_dtypes.bfloat16, (48, 32), tlg.Swizzled(8, 2, 4, [0, 1]))], ids=str)
+def test_buffers_of_others(dtype: Any, shape: tuple[int, int], layout: Any,
+                           rng: np.random.Generator) -> None:
+    x = rng.integers(0, 100, (2, 4, *shape)).astype(dtype)
+    y = np.empty_like(x)
+    kernel, _ = turned.specialize((x, y), {"M": shape[0], "N": shape[1], "SHARED": layout,
+                                           "num_ctas": 4, "target": "sm_90"})
+    everywhere(kernel, [x, y], 8, y, np.roll(x, -1, 1))
+
+
+@tilec.jit
+def handed_on(flag_ptr, out_ptr):
+    """Clusters wait for each other in global memory, the last one first, and meet in themselves."""
+    cluster = tl.program_id(0) // tlg.cluster_size()
+    part = tlg.alloc_shared((1,), tl.int32)
+    tlg.cluster_barrier()
+    found = 0
+    if tlg.cluster_rank() == 0:
+        while found == 0:
+            found = tl.atomic_add(flag_ptr + cluster + 1, 0)
+    part.store(found)
+    tlg.cluster_barrier()
+    value = part.at(0).load() + 1
+    if tlg.cluster_rank() == 1:
+        tl.atomic_add(flag_ptr + cluster + tl.arange(0, 1), value)
+    tlg.cluster_barrier()
+    tl.store(out_ptr + tl.program_id(0) + tl.arange(0, 1), value)
+
+
+def test_clusters_that_wait_for_each_other() -> None:
+    flags, out = np.zeros(5, np.int32), np.empty(8, np.int32)
+    kernel, _ = handed_on.specialize((flags, out), {"num_ctas": 2})
+    for level in ("tile", "lowered"):
+        flags[:] = 0, 0, 0, 0, 1
+        kernel.run([flags, out], 8, level=level, seed=0)
+        assert out.tolist() == [5, 5, 4, 4, 3, 3, 2, 2]
+    flags[:] = 4, 3, 2, 0, 0
+    with pytest.raises(TilecError, match=r"wait for ever(.|\n)*goes round in this loop"):
+        kernel.run([flags, out], 8, level="gpu", seed=0)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_missing_is_found(name: str) -> None:
     body, in_interpreter, in_simulator = WRONG[name]

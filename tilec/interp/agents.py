@@ -178,8 +178,13 @@ class Agent:
         while blocked():
             coroutine.blocked = op, lacks
             coroutine.give_way()
-        self.turns.moved |= coroutine.blocked is not None
+        if coroutine.blocked is not None:
+            self.progress()
         coroutine.blocked = None
+
+    def progress(self) -> None:
+        """What it has waited for is there."""
+        self.turns.moved = True
 
 
 def _elect(op: Op) -> ops.Elect | None:

@@ -36,10 +36,15 @@ class Role(Agent):
         around = roles.m.member
         super().__init__(name if around is None else f"{around.name}, {name},", op.warps,
                          roles.history, roles, roles.random, roles.asynchrony)
-        self.op = op
+        self.op, self.around = op, around
         if around is not None:  # it knows all that came before the roles
             join(self.now, around.now)
             join(self.now, dict(map(around.next_end, ("", PUBLIC))))
+
+    def progress(self) -> None:
+        super().progress()
+        if self.around is not None:
+            self.around.progress()
 
 
 class Roles(Scheduler):
@@ -70,7 +75,8 @@ class Roles(Scheduler):
             if not state.ready.all():
                 raise m.error(self.op, "roles begin, and nothing says that the mbarriers which "
                               "they use have been set up", "a gpu.barrier must stand before")
-            state.follow()
+            if m.member is None:
+                state.follow()
         assert m.copies is not None
         for copied in m.copies.under_way:
             if isinstance(copied, TmaCopy):
@@ -107,8 +113,8 @@ class Roles(Scheduler):
                     if (error := waiting[i].error) is not None:
                         raise error
                 left = [c for c in waiting if not c.done]
-                if self.m.member is not None:
-                    self.m.member.turns.moved |= self.moved or len(left) < len(waiting)
+                if self.m.member is not None and len(left) < len(waiting):
+                    self.m.member.progress()
                 idle = 0 if self.moved or len(left) < len(waiting) else idle + 1
                 waiting = left
                 if waiting and idle == IDLE_ROUNDS:

@@ -127,14 +127,17 @@ class Turns(Scheduler):
         program.give_way()
 
     def _deadlock(self, waiting: Sequence[Coroutine]) -> InterpreterError:
-        blocked = [(p.number, *p.blocked) for p in waiting if p.blocked is not None]
+        blocked = [(self.name(p.number), *p.blocked) for p in waiting if p.blocked is not None]
         if blocked:
-            lines = "".join(f"\n    {self.name(number)} at {where(op)}: {lacks()}"
-                            for number, op, lacks in blocked[:8])
+            lines = [f"{name} at {where(op)}: {lacks()}" for name, op, lacks in blocked[:8]]
+            lines += [f"{self.name(p.number)} at {p.where.file}:{p.where.line}: goes round in this "
+                      "loop" for p in waiting[:8] if p.blocked is None and p.where is not None]
+            first = blocked[0][1].loc
             return InterpreterError(
-                f"programs wait for ever, since no other one provides what they wait for:{lines}",
-                blocked[0][1].loc if blocked[0][1].loc.line else None, "every program of a cluster "
-                "must come to its barriers; check counts, expected bytes and parities of mbarriers")
+                "\n    ".join(["programs wait for ever, since no other one provides what they wait "
+                               "for:", *lines]), first if first.line else None,
+                "every program of a cluster must come to its barriers; check counts, expected "
+                "bytes and parities of mbarriers")
         names = ", ".join(self.name(p.number) for p in waiting[:4])
         more = f" and {len(waiting) - 4} more" if len(waiting) > 4 else ""
         return InterpreterError(

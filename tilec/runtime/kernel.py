@@ -73,7 +73,8 @@ class CompiledKernel:
     """A kernel specialised to argument types, constants, a target and options.
 
     name, num_warps, num_stages, num_ctas; shared: bytes of shared memory; n_regs: registers a
-    thread; n_spills: bytes of spill stores; assembler: what made the cubin; asm: the text of every level.
+    thread; n_spills: bytes of spill stores; assembler: what made the cubin; asm: the text of every
+    level.
     """
 
     def __init__(self, fn: Function, signature: Mapping[str, Spec],
