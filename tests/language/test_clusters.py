@@ -137,17 +137,21 @@ WRONG: dict[str, tuple[str, str, str | None]] = {
     "a barrier of its own": (RIGHT.replace(MEET, "tlg.barrier()\n", 1),
                              "nothing says that it has begun", "race"),
     "no barrier after": (RIGHT.replace(f"load()\n{MEET}", "load()\n"),
-                         "which has ended|ends, and with it its shared memory", None),
+                         "which has ended|ends, and with it its shared memory",
+                         "which has ended|its CTA ends"),
     "stores again": (RIGHT.replace("load()\n", "load()\npart.store(got)\n"),
                      "and no cluster barrier or mbarrier orders the two", "race"),
     "stores after the barrier": (
         RIGHT.replace("part.store", f"{MEET}part.store").replace(f"{MEET}got", "got"),
         "and no cluster barrier or mbarrier orders the two", "race"),
+    "nobody has written": (
+        RIGHT.replace("part.store(tl.load(x_ptr + tl.program_id(0) * 256 + at))\n", ""),
+        "shared memory that nobody wrote, read at .*:6", "uninitialised"),
     "beyond the cluster": (RIGHT.replace("1 - rank", "2 - rank"),
                            "the rank is 2, the cluster has 2 programs", "mapa to CTA 2"),
     "one comes once more, and waits for itself alone": (
         RIGHT.replace("got =", f"if rank == 0:\n    {MEET}got ="),
-        "and with it its shared memory|which has ended", None),
+        "and with it its shared memory|which has ended", "which has ended|its CTA ends"),
     "each waits for the other's arrival": ("""
 bar = tlg.mbarrier()
 tlg.cluster_barrier()

@@ -53,7 +53,7 @@ def poison_origin(value: Value, frame: Frame) -> str:
             return f"the division by zero at {place(op)}"
         if isinstance(op, ops.AtomicRmw) and op.mask is not None:
             return f"masked-off lanes of the atomic at {place(op)}"
-        if isinstance(op, ops.SharedLoad):
+        if isinstance(op, (ops.SharedLoad, ops.RemoteLoad)):
             return f"shared memory that nobody wrote, read at {place(op)}"
     return "an earlier op"
 

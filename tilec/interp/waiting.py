@@ -2,8 +2,7 @@
 
 Only kernels whose `while` loops read memory that the kernel writes, and those whose clusters work
 together (`interp/cluster.py`), run like this; the warp roles of a program are coroutines too
-(`interp/roles.py`). Exactly one coroutine runs at any time, so nothing
-here needs a lock.
+(`interp/roles.py`). Exactly one coroutine runs at any time, so nothing here needs a lock.
 """
 
 from __future__ import annotations

@@ -81,6 +81,7 @@ class Machine:
         self.cluster_barrier = ClusterBarrier(self)
         self.registers = Registers(self)
         self.order: Order | None = None
+        self.on_end: Callable[[int], None] | None = None  # called with the rank of each CTA
         self.reset()
 
     def reset(self) -> None:
@@ -236,7 +237,11 @@ class Machine:
     def retire(self, mask: Mask) -> Moves:
         """Threads exit; those who waited for them are tried again."""
         self.live = self.live & ~self.full(mask)
-        self.gone[:] = np.bincount(self.cta, self.live, len(self.gone)) == 0
+        ended = (np.bincount(self.cta, self.live, len(self.gone)) == 0) & ~self.gone
+        self.gone |= ended
+        if self.on_end is not None:
+            for rank in np.flatnonzero(ended).tolist():
+                self.on_end(rank)
         moves: Moves = [(pc, threads) for pc, threads in self.blocked.items()]
         self.blocked.clear()
         for barrier in list(self.barriers.values()):
