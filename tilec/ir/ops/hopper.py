@@ -44,8 +44,7 @@ ACCUMULATORS: dict[str, tuple[Scalar, ...]] = {
     "i8": (i32,), "u8": (i32,)}
 WGMMA_K_BITS = 256  # one instruction's extent along k
 
-REGISTERS_PER_SM = 65536
-MAX_TMA_RANK = 5
+REGISTERS_PER_SM, MAX_TMA_RANK = 65536, 5
 
 
 # ---- who acts
@@ -145,11 +144,8 @@ class MbarrierExpect(OneThread, AsyncAccess, name="gpu.mbarrier_expect", effects
 
 class MbarrierArrive(Warpgroups, AsyncAccess, name="gpu.mbarrier_arrive", effects=SYNC):
     """Each warpgroup arrives once, by its first thread. It vouches for wgmma that a wait covers;
-    for the other threads' own accesses, a `gpu.warpgroup_barrier` must stand before.
-
-    rank: of the program of the cluster at whose mbarrier it arrives; there it vouches for reads of
-    this program's own buffers alone.
-    """
+    for the other threads' own accesses, a `gpu.warpgroup_barrier` must stand before. rank: at the
+    mbarrier of that program of the cluster, to which it vouches for reads of own buffers alone."""
 
     barrier: Value = operand()
     rank: Value | None = operand(optional=True)
