@@ -99,7 +99,8 @@ CASES |= {
 }
 # Kernels written at the gpu level.
 FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir",
-            "gemm by roles": "gemm_c_e2.tir", "attention F3nf": "attention_f3nf.tir"}
+            "gemm by roles": "gemm_c_e2.tir", "gemm by clusters": "gemm_d_e2.tir",
+            "attention F3nf": "attention_f3nf.tir"}
 BY_PTXAS = {"attention F3nf", "descriptor attention by roles", "explicit attention, full, by roles",
             "explicit attention, causal, by roles"}  # for their setmaxnreg
 

@@ -28,6 +28,7 @@ from tilec.errors import (
     TilecError,
     ToolError,
 )
+from tilec.ir.clusters import CLUSTER_SIZES
 from tilec.ir.core import Module
 from tilec.ir.ops.scf import MAX_STAGES
 from tilec.ir.parser import parse
@@ -123,7 +124,7 @@ class Options:
     a thread, so that more programs share an SM; 0 leaves it to ptxas. launch_pdl: programmatic
     dependent launch: the kernel may begin while the one before it in the stream ends, and waits
     for that before it accesses memory. boxes: tiles of pointers that are boxes of a matrix may
-    go by TMA."""
+    go by TMA. num_ctas: programs a cluster, consecutive along axis 0 of the grid."""
 
     num_warps: int = 4
     num_stages: int = 3
@@ -131,14 +132,17 @@ class Options:
     maxnreg: int = 0
     launch_pdl: bool = False
     boxes: bool = True
+    num_ctas: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("num_warps", "num_stages", "maxnreg"):
+        for name in ("num_warps", "num_stages", "maxnreg", "num_ctas"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TilecError(f"{name} is {value!r}, expected an integer")
         if not 1 <= self.num_warps <= MAX_WARPS:
             raise TilecError(f"num_warps is {self.num_warps}, expected 1 to {MAX_WARPS}")
+        if self.num_ctas not in CLUSTER_SIZES:
+            raise TilecError(f"num_ctas is {self.num_ctas}, expected 1, 2, 4 or 8")
         if not 1 <= self.num_stages <= MAX_STAGES:
             raise TilecError(f"num_stages is {self.num_stages}, expected 1 to {MAX_STAGES}")
         for name in ("launch_pdl", "boxes"):
@@ -369,7 +373,8 @@ def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Comp
     options = Options(num_warps=min(module.num_warps, MAX_WARPS),
                       num_stages=int(module.attributes.get("num_stages", Options.num_stages)),
                       launch_pdl=bool(module.attributes.get("launch_pdl", False)),
-                      boxes=bool(module.attributes.get("boxes", True)))
+                      boxes=bool(module.attributes.get("boxes", True)),
+                      num_ctas=module.num_ctas)
     made = Compiled(target, options, symbol(module.funcs[0].name))
     start = max(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
     try:

@@ -74,8 +74,9 @@ class Asm(Mapping[str, Any]):
 class CompiledKernel:
     """A kernel specialised to argument types, constants, a target and options.
 
-    name, num_warps, num_stages; shared: bytes of shared memory; n_regs: registers a thread;
-    n_spills: bytes of spill stores; assembler: what made the cubin; asm: the text of every level.
+    name, num_warps, num_stages, num_ctas; shared: bytes of shared memory; n_regs: registers a
+    thread; n_spills: bytes of spill stores; assembler: what made the cubin; asm: the text of every
+    level.
     """
 
     def __init__(self, fn: Function, signature: Mapping[str, Spec],
@@ -87,6 +88,7 @@ class CompiledKernel:
         self.options = options
         self.name = fn.name
         self.num_warps, self.num_stages = options.num_warps, options.num_stages
+        self.num_ctas = options.num_ctas
         try:
             texts = [(k, stable(v)) for k, v in (*signature.items(), *sorted(constexprs.items()))]
         except LaunchError as e:
@@ -113,8 +115,9 @@ class CompiledKernel:
         options = self.options
         module = build_module(self.fn, self.signature, self.constexprs, target=self.target,
                               num_warps=options.num_warps,
-                              options={"num_stages": options.num_stages, "debug": options.debug})
-        for name in ("num_stages", "maxnreg", "launch_pdl", "boxes"):
+                              options={"num_stages": options.num_stages, "debug": options.debug,
+                                       "num_ctas": options.num_ctas})
+        for name in ("num_stages", "maxnreg", "launch_pdl", "boxes", "num_ctas"):
             if getattr(options, name) != Options.__dataclass_fields__[name].default:
                 module.attributes[name] = getattr(options, name)
         return module
@@ -331,7 +334,8 @@ class CompiledKernel:
                 loaded = load(made, index)
                 found = Launcher(loaded.function, param_types(self.signature.values()), index,
                                  [MapMaker(recipe).on_device for recipe in self.maps],
-                                 self.options.launch_pdl, partial(self._launch_by_pointers, index))
+                                 self.options.launch_pdl, partial(self._launch_by_pointers, index),
+                                 self.name, self.options.num_ctas)
                 self._launchers[index] = found
         return found
 

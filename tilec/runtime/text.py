@@ -12,6 +12,7 @@ from tilec import knobs
 from tilec.codegen.cubin import sass
 from tilec.compiler import IR_LEVELS, Compiled, compile_from
 from tilec.errors import LaunchError, did_you_mean
+from tilec.ir.clusters import check_clusters
 from tilec.ir.core import Module, Value
 from tilec.ir.parser import parse
 from tilec.ir.tensor_maps import recipes
@@ -67,6 +68,7 @@ class TextKernel:
             seed: int | None = None) -> None:
         """Run on host arrays, in place, at an IR level from the module's own on down, or "ptx"."""
         extents = host.check_grid(grid)
+        check_clusters(self.name, extents, self.module.num_ctas)
         if level == "ptx":
             made, values = self.compiled, self._arguments(args, _simulated_value)
             values += [MapMaker(recipe).in_simulator(values, extents) for recipe in made.maps]
@@ -99,7 +101,8 @@ class TextKernel:
             loaded = load_on_device(made, index)
             launcher = self._launchers[index] = Launcher(
                 loaded.function, [_short(p) for p in self.params], index,
-                [MapMaker(recipe).on_device for recipe in made.maps], made.options.launch_pdl)
+                [MapMaker(recipe).on_device for recipe in made.maps], made.options.launch_pdl,
+                name=self.name, num_ctas=made.options.num_ctas)
         launcher.launch(grid, made.threads, made.shared,
                         device.current_stream(index), values)
 

@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", default=DEFAULT)
     parser.add_argument("--num-warps", type=int, default=4)
     parser.add_argument("--num-stages", type=int, default=3)
+    parser.add_argument("--num-ctas", type=int, default=1, help="programs a cluster")
     parser.add_argument("-o", "--output", required=True, metavar="DIR")
     return parser
 
@@ -59,7 +60,7 @@ def _compile(args: argparse.Namespace) -> CompiledKernel:
     fn = load(Path(file), name)
     signature, constexprs = split_signature(fn, args.signature)
     return compile_kernel(fn, signature, constexprs, args.target, num_warps=args.num_warps,
-                          num_stages=args.num_stages)
+                          num_stages=args.num_stages, num_ctas=args.num_ctas)
 
 
 def load(path: Path, name: str) -> Function:
