@@ -118,7 +118,7 @@ class Options:
     num_stages: depth of software pipelines. debug: keep device asserts. maxnreg: most registers
     a thread, so that more programs share an SM; 0 leaves it to ptxas. launch_pdl: programmatic
     dependent launch: the kernel may begin while the one before it in the stream ends, and waits
-    for that before it accesses memory. boxes: tiles of pointers that are boxes of a matrix may
+    for that before it accesses memory. find_boxes: tiles of pointers that are boxes of a matrix may
     go by TMA."""
 
     num_warps: int = 4
@@ -126,7 +126,7 @@ class Options:
     debug: bool = False
     maxnreg: int = 0
     launch_pdl: bool = False
-    boxes: bool = True
+    find_boxes: bool = True
 
     def __post_init__(self) -> None:
         for name in ("num_warps", "num_stages", "maxnreg"):
@@ -137,7 +137,7 @@ class Options:
             raise TilecError(f"num_warps is {self.num_warps}, expected 1, 2, 4, 8, 16 or 32")
         if not 1 <= self.num_stages <= MAX_STAGES:
             raise TilecError(f"num_stages is {self.num_stages}, expected 1 to {MAX_STAGES}")
-        for name in ("launch_pdl", "boxes"):
+        for name in ("launch_pdl", "find_boxes"):
             if not isinstance(getattr(self, name), bool):
                 raise TilecError(f"{name} is {getattr(self, name)!r}, expected True or False")
         if self.maxnreg and not 16 <= self.maxnreg <= 255:
@@ -366,7 +366,7 @@ def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Comp
     options = Options(num_warps=Options.num_warps if roles else module.num_warps,
                       num_stages=int(module.attributes.get("num_stages", Options.num_stages)),
                       launch_pdl=bool(module.attributes.get("launch_pdl", False)),
-                      boxes=bool(module.attributes.get("boxes", True)))
+                      find_boxes=bool(module.attributes.get("find_boxes", True)))
     made = Compiled(target, options, symbol(module.funcs[0].name))
     start = max(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
     try:

@@ -137,7 +137,7 @@ def test_run_on_a_device(monkeypatch, early):
     launched = []
 
     class Fake(Launcher):
-        def __init__(self, function, types, device_index, maps, early):
+        def __init__(self, function, types, device_index, maps, early, instead):
             launched.append((function, types, device_index, early))
 
         def launch(self, *args):

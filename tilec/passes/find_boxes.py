@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tilec.ir import ops
 from tilec.ir.boxes import find_box
-from tilec.ir.core import Builder, Func, Module
+from tilec.ir.core import Builder, Func, Module, Value
 from tilec.ir.forms import NoForm
 from tilec.ir.origins import accessed, pointer_roots
 from tilec.ir.remarks import remark
@@ -22,7 +23,7 @@ from tilec.target import DEFAULT, Target
 class FindBoxes(Pass):
     """Loads through pointers that feed a dot of wgmma in its loop, where they are boxes of a matrix
     and TMA can bring them; and in such a kernel stores of boxes. Others stay as they are. loads,
-    stores: which of them. The module's attribute boxes = false switches all of it off.
+    stores: which of them. The module's attribute find_boxes = false switches all of it off.
 
         %p = tile.addptr(..., %row * %stride + %column)     %x = tile.descriptor_load(%base, %m, %n,
         %x = tile.load(%p, %row < %m & %column < %n)   ->       %stride, 1, %row0, %column0)
@@ -33,7 +34,7 @@ class FindBoxes(Pass):
 
     def run(self, module: Module) -> None:
         target = Target.parse(str(module.attributes.get("target", DEFAULT)))
-        if target.name != WGMMA_TARGET or not module.attributes.get("boxes", True):
+        if target.name != WGMMA_TARGET or not module.attributes.get("find_boxes", True):
             return
         for func in module.funcs:
             found = _operands(func, module.num_warps, target) if self.loads else []
@@ -56,7 +57,7 @@ def _operands(func: Func, num_warps: int, target: Target) -> list[ops.Load]:
 
 def _bring(func: Func, loads: list[ops.Load], num_warps: int, target: Target) -> bool:
     """Put blocks in the place of loads, as far as TMA will move them; whether it will any."""
-    made: dict[ops.Load, ops.DescriptorLoad] = {}
+    made: dict[ops.Load, _Block] = {}
     for load in loads:
         try:
             made[load] = _block(func, load)
@@ -64,23 +65,30 @@ def _bring(func: Func, loads: list[ops.Load], num_warps: int, target: Target) ->
             remark(load, "tma", f"this tile is no box for TMA: {e}")
     maps = TensorMaps(func, target)
     for load, block in list(made.items()):
-        if apart := maps.apart(block):
+        if apart := maps.apart(block.load):
             _undo(load, block, f"`{func.args[apart[0]].name}` is written before, or in a loop "
                   "around it")
             del made[load]
     kept = blocks_for_tma(func, num_warps, target) if made else set()
     for load, block in made.items():
-        if block in kept:
-            remark(load, "tma", f"TMA brings this tile, a box of what `{block.base.name}` "
+        if block.load in kept:
+            remark(load, "tma", f"TMA brings this tile, a box of what `{block.load.base.name}` "
                    "points to")
             load.erase()
         else:
-            _undo(load, block, maps.obstacle(block) or "not all operands of its dot are boxes of "
-                  "tensors that the kernel only reads")
-    return any(block in kept for block in made.values())
+            _undo(load, block, maps.obstacle(block.load) or "not all operands of its dot are boxes "
+                  "of tensors that the kernel only reads")
+    return any(block.load in kept for block in made.values())
 
 
-def _block(func: Func, load: ops.Load) -> ops.DescriptorLoad:
+class _Block(NamedTuple):
+    """A block in the place of a load, and the tile that takes the place of the load's."""
+
+    load: ops.DescriptorLoad
+    tile: Value
+
+
+def _block(func: Func, load: ops.Load) -> _Block:
     """A block in the place of a load, which stays without uses. NoForm where there is none."""
     if load.volatile or not fills_zero(load):
         raise NoForm("its `other` is not zero" if not load.volatile else "it is volatile")
@@ -93,17 +101,17 @@ def _block(func: Func, load: ops.Load) -> ops.DescriptorLoad:
                                block=shape[::-1] if box.turned else shape)
     here.insert(block)
     block.result.name = load.result.name
-    load.result.replace_by(here.emit(ops.Trans(block.result, order=(1, 0))) if box.turned else
-                           block.result)
-    return block
+    tile = here.emit(ops.Trans(block.result, order=(1, 0))) if box.turned else block.result
+    load.result.replace_by(tile)
+    return _Block(block, tile)
 
 
-def _undo(load: ops.Load, block: ops.DescriptorLoad, reason: str) -> None:
+def _undo(load: ops.Load, block: _Block, reason: str) -> None:
     remark(load, "tma", f"this tile is a box, but TMA does not bring it: {reason}")
-    for user in block.result.users:
-        if isinstance(user, ops.Trans) and shape_of(load.result.type) != block.block:
-            user.replace_by([load.result])
-    block.replace_by([load.result])
+    block.tile.replace_by(load.result)
+    if block.tile.op is not block.load and block.tile.op is not None:
+        block.tile.op.erase()
+    block.load.erase()
 
 
 def _store(func: Func, store: ops.Store, target: Target) -> None:

@@ -114,7 +114,7 @@ class CompiledKernel:
         module = build_module(self.fn, self.signature, self.constexprs, target=self.target,
                               num_warps=options.num_warps,
                               options={"num_stages": options.num_stages, "debug": options.debug})
-        for name in ("num_stages", "maxnreg", "launch_pdl", "boxes"):
+        for name in ("num_stages", "maxnreg", "launch_pdl", "find_boxes"):
             if getattr(options, name) != Options.__dataclass_fields__[name].default:
                 module.attributes[name] = getattr(options, name)
         return module
@@ -308,7 +308,7 @@ class CompiledKernel:
     def by_pointers(self) -> CompiledKernel:
         """The same kernel, of which TMA moves only what the author describes."""
         return CompiledKernel(self.fn, self.signature, self.constexprs, self.target,
-                              replace(self.options, boxes=False))
+                              replace(self.options, find_boxes=False))
 
     def simulate(self, args: Sequence[Any] | Mapping[str, Any], grid: int | Sequence[int], *,
                  check: bool = True, count: bool = True, seed: int | None = None) -> Counts | None:

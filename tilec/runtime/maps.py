@@ -117,7 +117,7 @@ class _Boxes:
         found = self._known(tuple(values[i] for i in self.used), grid)
         if isinstance(found, str):
             raise NoMap(f"blocks of `{self.name}` {found}", None,
-                        "compile the kernel with boxes=False, which leaves pointers alone")
+                        "compile the kernel with find_boxes=False, which leaves pointers alone")
         return found
 
     def _tensor(self, used: tuple[int, ...], grid: Grid
