@@ -25,7 +25,14 @@ from tilec.compiler import (
     compile_module,
     kernel_hash,
 )
-from tilec.errors import BRIEF, CompilationError, LaunchError, TilecError, did_you_mean
+from tilec.errors import (
+    BRIEF,
+    CompilationError,
+    LaunchError,
+    OutOfResources,
+    TilecError,
+    did_you_mean,
+)
 from tilec.frontend.build import build_module
 from tilec.frontend.function import Function
 from tilec.frontend.signature import ArgSpec, Spec, format_spec
@@ -39,7 +46,7 @@ from tilec.runtime import host
 from tilec.runtime.cache import DiskCache, source_fingerprint
 from tilec.runtime.launch import Launcher
 from tilec.runtime.loading import load
-from tilec.runtime.maps import Grid, MapMaker, NoMap, from_json, to_json
+from tilec.runtime.maps import Grid, NoMap, from_json, makers, to_json
 from tilec.target import Target
 
 if TYPE_CHECKING:
@@ -121,10 +128,16 @@ class CompiledKernel:
 
     def _compile(self, stop_at: str, keep: bool, instruments: Sequence[Instrument] = ()
                  ) -> Compiled:
-        made = compile_module(
-            self.build, self.target, self.options, stop_at=stop_at, keep=keep,
+        compiled = partial(
+            compile_module, target=self.target, options=self.options, stop_at=stop_at, keep=keep,
             verify_all=knobs.verify, override=override_folder(self.name, self.hash),
             instruments=instruments)
+        try:
+            made = compiled(self.build)
+        except OutOfResources:
+            if not self.options.find_boxes:
+                raise
+            made = compiled(self.by_pointers.build)  # TMA's buffers share no bytes with scratch
         if made.edited is not None and made.edited not in _announced:
             _announced.add(made.edited)
             print(f"tilec: `{self.name}` goes on from {made.edited}", file=sys.stderr)
@@ -294,13 +307,13 @@ class CompiledKernel:
         one that leaves pointers alone, and its arguments with tensor maps."""
         try:
             if level == "ptx":
-                return self, arrays + [MapMaker(r).in_simulator(arrays, grid) for r in self.maps]
+                return self, arrays + [m.in_simulator(arrays, grid) for m in makers(self.maps)]
             modules = self.upper.modules
-            for recipe in recipes(modules["lowered"].funcs[0]):
-                if recipe.places:  # what must hold below must hold here, too
-                    MapMaker(recipe).in_simulator(arrays, grid)
-            made = recipes(modules[level].funcs[0])
-            return self, arrays + [MapMaker(r).on_host(arrays, grid) for r in made]
+            for maker in makers(recipes(modules["lowered"].funcs[0])):
+                if maker.boxes is not None:  # what must hold below must hold here, too
+                    maker.in_simulator(arrays, grid)
+            made = makers(recipes(modules[level].funcs[0]))
+            return self, arrays + [m.on_host(arrays, grid) for m in made]
         except NoMap:
             return self.by_pointers.bind_maps(arrays, level, grid)
 
@@ -330,7 +343,7 @@ class CompiledKernel:
             with self._lock:
                 loaded = load(made, index)
                 found = Launcher(loaded.function, param_types(self.signature.values()), index,
-                                 [MapMaker(recipe).on_device for recipe in self.maps],
+                                 [maker.on_device for maker in makers(self.maps)],
                                  self.options.launch_pdl, partial(self._launch_by_pointers, index))
                 self._launchers[index] = found
         return found

@@ -51,6 +51,7 @@ class MapMaker:
         self.apart, self.stored = recipe.apart, recipe.stored
         self.extents, self.strides = _numbers(recipe.extents), _numbers(recipe.strides)
         self.boxes = _Boxes(recipe) if recipe.places else None
+        self.others: list[MapMaker] = []  # whose memory must not overlap this one's
 
     def on_device(self, values: Sequence[Any], grid: Grid) -> bytes:
         """The 128 bytes, where the value of the pointer is an address. LaunchError for a tensor
@@ -60,7 +61,7 @@ class MapMaker:
                 self._check(values)
             return encode(values[self.base], self.extents(values), self.strides(values), self.type,
                           self.name)
-        extents, strides = self.boxes.tensor(values, grid)
+        extents, strides = self._tensor(values, grid)
         try:
             return encode(values[self.base], extents, strides, self.type, self.name)
         except TilecError as e:
@@ -95,9 +96,36 @@ class MapMaker:
                     "other: pass two buffers, or make them one argument, which TMA leaves alone")
 
     def _descriptor(self, values: Sequence[Any], grid: Grid) -> TensorDescriptor:
-        extents, strides = self.boxes.tensor(values, grid) if self.boxes is not None else \
-            (self.extents(values), self.strides(values))
-        return TensorDescriptor(values[self.base], extents, strides)
+        return TensorDescriptor(values[self.base], *self._tensor(values, grid))
+
+    def _tensor(self, values: Sequence[Any], grid: Grid) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Extents and strides."""
+        if self.boxes is None:
+            return self.extents(values), self.strides(values)
+        if self.others:
+            low, high = self.span(values, grid)
+            for other in self.others:
+                first, end = other.span(values, grid)
+                if first < high and low < end:
+                    raise NoMap(f"blocks of `{self.name}` and `{other.name}` overlap")
+        return self.boxes.tensor(values, grid)
+
+    def span(self, values: Sequence[Any], grid: Grid) -> tuple[int, int]:
+        """The first address of an author's boxes, and the one past their last."""
+        assert self.boxes is not None
+        extents, strides = self.boxes.tensor(values, grid)
+        last = sum((n - 1) * stride for n, stride in zip(extents, strides, strict=True))
+        start = _address(values[self.base])
+        return start, start + (last + 1) * self.type.element.bytes
+
+
+def makers(recipes: Sequence[MapRecipe]) -> list[MapMaker]:
+    """Those of a kernel's tensor maps, in their order."""
+    made = [MapMaker(recipe) for recipe in recipes]
+    for maker in made:
+        apart = {index for index, _ in maker.apart}
+        maker.others = [m for m in made if m.boxes is not None and m.base in apart]
+    return made
 
 
 class _Boxes:
