@@ -82,6 +82,7 @@ PIPELINE: tuple[Step, ...] = (
     Step("tile", FormFma(), "once, before any scheduling, so that numerics do not depend on it"),
     Step("tile", Cse(), "after the rewrites above have made equal things look equal"),
     Step("tile", Licm(), "after cse: one copy to hoist"),
+    Step("tile", FindBoxes(flat=True), "before flatten: a nest that TMA feeds stays one"),
     Step("tile", Flatten(), "after licm: what is computed in every round is what must be"),
     Step("tile", Unroll(), "after licm: hoisted work is not copied"),
     Step("tile", Canonicalize(), "folds what unrolling made constant"),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tilec.ir import ops
 from tilec.ir.core import Builder, Func, Op, Value
-from tilec.ir.forms import ONE, Form, Forms, NoForm, Poly, divided, permuted, plus, within
+from tilec.ir.forms import ONE, Form, Forms, NoForm, Poly, Wrap, divided, permuted, plus, within
 from tilec.ir.tensor_maps import EVERYTHING, ROOM
 from tilec.ir.types import Pointer, Scalar, element_of, i32, i64, scalar_of, shape_of
 
@@ -60,6 +60,8 @@ def _bound(op: ops.Cmp, a: Form, b: Form) -> Bound:
     less = plus(plus(a.start, b.start, -1), ONE, -1 if op.predicate in ("le", "ge") else 0)
     steps = [plus(x, y, -1) for x, y in zip(a.steps, b.steps, strict=True)]
     dims = [d for d, step in enumerate(steps) if step]
+    if a.wraps or b.wraps:
+        raise NoForm("its mask is of indices that begin anew")
     if len(dims) == 1 and op.predicate in ("lt", "le", "gt", "ge"):
         if steps[dims[0]] == ONE and a.steps[dims[0]] == ONE:
             return Bound(dims[0], less, a.start)
@@ -72,7 +74,8 @@ def _bound(op: ops.Cmp, a: Form, b: Form) -> Bound:
 class Box:
     """A box: base, a parameter; stride: of the matrix's rows; places and extents: of rows and
     columns, an extent None where no mask gives one; turned: the tile's columns are the rows;
-    narrow: offsets are computed in 32 bits."""
+    narrow: offsets are computed in 32 bits; wraps: along which dimensions of the tile indices
+    begin anew, where the box reads zeros."""
 
     forms: Forms
     base: Value
@@ -81,6 +84,7 @@ class Box:
     extents: tuple[Poly | None, ...]
     turned: bool
     narrow: bool
+    wraps: tuple[Wrap, ...]
 
     def operands(self, builder: Builder) -> list[Value]:
         """Extents, strides and offsets of a descriptor op, emitted."""
@@ -114,8 +118,9 @@ def find_box(ptr: Value, mask: Value | None, func: Func) -> Box:
     if len(shape_of(ptr.type)) != 2:
         raise NoForm("it is no tile of two dimensions")
     forms = Forms()
-    start, steps = forms.of(ptr)
+    start, steps, wraps = forms.of(ptr)
     bounds = bounds_of(forms, mask)
+    bounds += [Bound(w.dim, plus(w.start, w.extent, -1), w.start) for w in wraps]
     turned = steps[0] == ONE
     if turned:
         steps = permuted(steps, (1, 0))
@@ -135,7 +140,7 @@ def find_box(ptr: Value, mask: Value | None, func: Func) -> Box:
     if not all(within(form.start, offset) and all(s in ({}, ONE, steps[0]) for s in form.steps)
                for form in narrow):
         raise NoForm("its addresses might overflow 32 bits")
-    box = Box(forms, base, steps[0], places, extents, turned, bool(narrow))
+    box = Box(forms, base, steps[0], places, extents, turned, bool(narrow), wraps)
     for poly in (steps[0], *extents):
         if poly is not None and any(forms.symbols[n].owner is not func.body
                                     for term in poly for n in term):
@@ -167,7 +172,7 @@ def _small(poly: Poly) -> bool:
 
 def _fits(form: Form, places: tuple[Poly, ...]) -> bool:
     """Whether a value of 32 bits cannot have overflowed: a scalar as it is, or part of a place."""
-    start, steps = form
+    start, steps, _ = form
     if any(step not in ({}, ONE) for step in steps):
         return False
     alone = list(start.values()) == [1] and len(next(iter(start))) == 1 and not any(steps)

@@ -15,6 +15,7 @@ from tilec.ir.origins import accessed, pointer_roots
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import scalar_of, shape_of
+from tilec.ir.unobserved import unobserved
 from tilec.ir.wgmma import WGMMA_TARGET, blocks_for_tma, form_obstacle, source_of
 from tilec.passes.base import Pass
 from tilec.passes.dot_buffers import fills_zero
@@ -29,7 +30,9 @@ _RESERVE = 1024  # bytes of shared memory for mbarriers and alignment
 class FindBoxes(Pass):
     """Loads through pointers that feed dots of wgmma in their loops, where they are boxes of a
     matrix and TMA can bring them; and in such a kernel stores of boxes. Others stay as they are.
-    loads, stores: which of them. The module's attribute find_boxes = false switches it off.
+    loads, stores: which of them. flat: only in nests that are to be flattened, which run on from
+    one tile into the next if TMA feeds them. The module's attribute find_boxes = false switches it
+    off.
 
         %p = tile.addptr(..., %row * %stride + %column)     %x = tile.descriptor_load(%base, %m, %n,
         %x = tile.load(%p, %row < %m & %column < %n)   ->       %stride, 1, %row0, %column0)
@@ -37,23 +40,27 @@ class FindBoxes(Pass):
 
     loads: bool = True
     stores: bool = True
+    flat: bool = False
 
     def run(self, module: Module) -> None:
         target = Target.parse(str(module.attributes.get("target", DEFAULT)))
         if target.name != WGMMA_TARGET or not module.attributes.get("find_boxes", True):
             return
         for func in module.funcs:
-            loads = _operands(func, module.num_warps, target) if self.loads else []
+            loads = _operands(func, module.num_warps, target, self.flat) if self.loads else []
             if loads:
                 stores = [op for op in func.walk() if isinstance(op, ops.Store) and self.stores]
-                _Boxes(func, module, target).run(loads, stores)
+                _Boxes(func, module, target, self.flat).run(loads, stores)
 
 
-def _operands(func: Func, num_warps: int, target: Target) -> list[ops.Load]:
-    """The loads through pointers that are operands of dots in their loops."""
+def _operands(func: Func, num_warps: int, target: Target, flat: bool) -> list[ops.Load]:
+    """The loads through pointers that are operands of dots in their loops. flat: of loops in one
+    that is to be flattened with them."""
     found: dict[ops.Load, None] = {}
     for dot in func.walk():
-        if isinstance(dot, ops.Dot) and isinstance(dot.parent and dot.parent.parent_op, ops.For) \
+        loops = [a for a in dot.ancestors() if isinstance(a, ops.For)]
+        if isinstance(dot, ops.Dot) and loops and loops[0].body is dot.parent and \
+                (not flat or any(a.flatten for a in loops) and not any(a.unroll for a in loops)) \
                 and not form_obstacle(dot, num_warps, target):
             for op, _ in map(source_of, (dot.a, dot.b)):
                 if isinstance(op, ops.Load) and op.parent is dot.parent:
@@ -69,10 +76,11 @@ class _Block(NamedTuple):
 
 
 class _Boxes:
-    """Blocks take the place of accesses first; those that TMA will not move give it back."""
+    """Blocks take the place of accesses first; those that TMA will not move give it back. quiet:
+    no remarks about these, since they are tried again."""
 
-    def __init__(self, func: Func, module: Module, target: Target) -> None:
-        self.func, self.module, self.target = func, module, target
+    def __init__(self, func: Func, module: Module, target: Target, quiet: bool) -> None:
+        self.func, self.module, self.target, self.quiet = func, module, target, quiet
         self.made: dict[ops.Load | ops.Store, _Block] = {}
 
     def run(self, loads: list[ops.Load], stores: list[ops.Store]) -> None:
@@ -83,15 +91,19 @@ class _Boxes:
                 self.made[op] = self.load(op) if isinstance(op, ops.Load) else self.store(op)
                 op.remove()
             except NoForm as e:
-                remark(op, "tma", f"this tile is no box for TMA: {e}")
+                self.refuse(op, f"this tile is no box for TMA: {e}")
         while wrong := self.wrong():
             for op, reason in wrong.items():
-                remark(op, "tma", f"this tile is a box, but TMA does not move it: {reason}")
+                self.refuse(op, f"this tile is a box, but TMA does not move it: {reason}")
                 self.undo(op, self.made.pop(op))
         for op, (block, _) in self.made.items():
-            remark(op, "tma", "TMA moves this tile, a box of the matrix at "
-                   f"`{block.base.name}`")
+            remark(op, "tma", f"TMA moves this tile, a box of the matrix at `{block.base.name}`")
             op.erase()
+
+    def refuse(self, op: Op, why: str) -> None:
+        """Say why a load or a store stays."""
+        if not self.quiet:
+            remark(op, "tma", why)
 
     def load(self, op: ops.Load) -> _Block:
         """A block in the place of a load."""
@@ -102,6 +114,8 @@ class _Boxes:
         if any(not isinstance(user, ops.Dot | ops.Trans) for user in op.result.users):
             raise NoForm("something else than a dot looks at it")
         box = find_box(op.ptr, op.mask, self.func)
+        if not all(unobserved(op.result, wrap, box.forms) for wrap in box.wraps):
+            raise NoForm("its indices begin anew, and what is made of that is seen")
         places, shape = box.texts(self.func), shape_of(op.result.type)
         here = Builder(before=op, loc=op.loc)
         block = ops.DescriptorLoad(box.base, box.operands(here), places=places, narrow=box.narrow,
@@ -115,8 +129,8 @@ class _Boxes:
     def store(self, op: ops.Store) -> _Block:
         """A block in the place of a store."""
         box = find_box(op.ptr, op.mask, self.func)
-        if box.turned:
-            raise NoForm("its columns lie side by side")
+        if box.turned or box.wraps:
+            raise NoForm("its indices begin anew" if box.wraps else "its columns lie side by side")
         places = box.texts(self.func)
         here = Builder(before=op, loc=op.loc)
         block = ops.DescriptorStore(box.base, op.value, box.operands(here), places=places,
@@ -146,10 +160,11 @@ class _Boxes:
 
     def obstacle(self, op: DescriptorOp, kept: set[Op], maps: TensorMaps) -> str:
         """Why TMA will not move a block that it could, or an empty string."""
+        if op not in kept and isinstance(op, ops.DescriptorLoad):
+            return "not all operands of its dot are boxes of tensors that the kernel only reads"
         if op not in kept:
-            return "not all operands of its dot are boxes of tensors that the kernel only reads" \
-                if isinstance(op, ops.DescriptorLoad) else \
-                "something else in the kernel touches its tensor"
+            return "something else in the kernel touches its tensor" if kept else \
+                "the operands of dots do not come by TMA"
         for index in maps.apart(op):
             # The launch compares blocks with blocks only.
             if not self._blocks_alone(self.func.args[index]):
