@@ -30,8 +30,8 @@ from tilec.ir.types import MemDesc, Scalar, TensorMap, pointee_of, scalar_of
 from tilec.target import DEFAULT, Target
 
 TMA_SM = 90
-EVERYTHING = (1 << 31) - 1  # an extent that leaves out nothing
 ROOM = 1 << 16  # more than any tile's extent
+EVERYTHING = (1 << 31) - ROOM  # an extent that leaves out nothing
 STRIDE_BYTES = 16  # what strides, the first address and a block's place in a row are multiples of
 _SIGNS: dict[type[Op], str] = {ops.Add: "+", ops.Sub: "-", ops.Mul: "*"}
 
