@@ -79,8 +79,8 @@ def divided(a: Poly, by: Poly) -> tuple[Poly, Poly]:
 
 
 def within(a: Poly, b: Poly) -> bool:
-    """Whether a <= b where no symbol is negative: term by term, and none of `a` is negative."""
-    return all(0 <= factor <= b.get(term, 0) for term, factor in a.items())
+    """Whether 0 <= a <= b where no symbol is negative: no term of a or of b - a is."""
+    return all(factor > 0 for factor in (*a.values(), *plus(b, a, -1).values()))
 
 
 def _combined(a: Form, b: Form, times: int = 1) -> Form:
@@ -234,6 +234,16 @@ class Forms:
         """A polynomial over values, which may be compared with those of other `Forms`."""
         return {tuple(sorted((self.symbols[n] for n in term), key=id)): factor
                 for term, factor in poly.items()}
+
+    def sinks(self, poly: Poly) -> bool:
+        """Whether terms are subtracted from nothing but program ids and indices, which may be 0."""
+        def grows(term: tuple[int, ...]) -> bool:
+            made = [self.symbols[n].op for n in term]
+            return bool(made) and not any(op is None or isinstance(op, ops.ProgramId)
+                                          for op in made)
+
+        return min(poly.values(), default=0) < 0 and \
+            not any(factor > 0 and grows(term) for term, factor in poly.items())
 
     def varies(self, poly: Poly, loop: ops.For) -> bool:
         """Whether any symbol of a polynomial is computed in a loop."""

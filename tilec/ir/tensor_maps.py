@@ -169,7 +169,9 @@ class TensorMaps:
                 have |= more
                 return arg
         self.func.arg_attrs.append(attributes | more)
-        return self.func.body.add_arg(t, f"{base.name}_map")
+        name, taken = f"{base.name}_map", {arg.name for arg in self.func.args}
+        others = (f"{name}_{i}" for i in range(1, len(taken) + 1))
+        return self.func.body.add_arg(t, next(n for n in (name, *others) if n not in taken))
 
     def apart(self, op: DescriptorOp) -> tuple[int, ...]:
         """Parameters through which the kernel accesses memory that must not be this op's tensor: a

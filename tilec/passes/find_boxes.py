@@ -119,7 +119,7 @@ class _Boxes:
         places, shape = box.texts(self.func), shape_of(op.result.type)
         here = Builder(before=op, loc=op.loc)
         block = ops.DescriptorLoad(box.base, box.operands(here), places=places, narrow=box.narrow,
-                                   block=shape[::-1] if box.turned else shape)
+                                   block=box.block(shape), unit_dims=len(box.places) - 2)
         here.insert(block)
         block.result.name = op.result.name
         tile = here.emit(ops.Trans(block.result, order=(1, 0))) if box.turned else block.result
@@ -133,8 +133,9 @@ class _Boxes:
             raise NoForm("its indices begin anew" if box.wraps else "its columns lie side by side")
         places = box.texts(self.func)
         here = Builder(before=op, loc=op.loc)
-        block = ops.DescriptorStore(box.base, op.value, box.operands(here), places=places,
-                                    narrow=box.narrow, block=shape_of(op.value.type))
+        block = ops.DescriptorStore(
+            box.base, op.value, box.operands(here), places=places, narrow=box.narrow,
+            block=box.block(shape_of(op.value.type)), unit_dims=len(box.places) - 2)
         here.insert(block)
         return _Block(block)
 

@@ -20,6 +20,7 @@ _NOTE = " tensor maps, made of the arguments: "
 _EXPRESSION = re.compile(r"[\d$ ()+*-]+")
 Numbers = Callable[[Sequence[Any] | Mapping[int, Any]], tuple[int, ...]]
 Grid = tuple[int, int, int]
+Tensor = tuple[tuple[int, ...], tuple[int, ...]]  # extents, strides in elements
 
 
 def _numbers(texts: Sequence[str]) -> Numbers:
@@ -98,7 +99,7 @@ class MapMaker:
     def _descriptor(self, values: Sequence[Any], grid: Grid) -> TensorDescriptor:
         return TensorDescriptor(values[self.base], *self._tensor(values, grid))
 
-    def _tensor(self, values: Sequence[Any], grid: Grid) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _tensor(self, values: Sequence[Any], grid: Grid) -> Tensor:
         """Extents and strides."""
         if self.boxes is None:
             return self.extents(values), self.strides(values)
@@ -139,7 +140,7 @@ class _Boxes:
         self.used = sorted({int(i) for i in re.findall(r"\$(\d+)", texts)})
         self._known = lru_cache(maxsize=256)(self._tensor)
 
-    def tensor(self, values: Sequence[Any], grid: Grid) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def tensor(self, values: Sequence[Any], grid: Grid) -> Tensor:
         """Extents, no larger than blocks reach, and strides. NoMap where blocks might begin outside
         of the tensor, or an offset not fit the author's 32 bits."""
         found = self._known(tuple(values[i] for i in self.used), grid)
@@ -149,7 +150,7 @@ class _Boxes:
         return found
 
     def _tensor(self, used: tuple[int, ...], grid: Grid
-                ) -> tuple[tuple[int, ...], tuple[int, ...]] | str:
+                ) -> Tensor | str:
         rank, values = len(self.reach), dict(zip(self.used, used, strict=True))
         numbers = self.numbers(values)
         extents, strides = numbers[:rank], numbers[rank:]
@@ -165,6 +166,8 @@ class _Boxes:
         extents = tuple(min(n, place.high + block)
                         for n, place, block in zip(extents, places, self.reach, strict=True))
         last = sum((n - 1) * stride for n, stride in zip(extents, strides, strict=True))
+        if strides[-2] < extents[-1]:
+            return "have rows that overlap"
         if self.narrow and last + ROOM > EVERYTHING:
             return "have offsets that 32 bits do not hold"
         return extents, strides
