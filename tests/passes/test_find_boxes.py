@@ -25,7 +25,7 @@ from tilec.runtime.maps import MapMaker, makers
 HOPPER = "sm_90a"
 TYPES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "i8": np.int8,
                          "e4m3": ml_dtypes.float8_e4m3fn}
-example = load_example("06_matmul")
+example, attention = load_example("06_matmul"), load_example("07_attention")
 
 
 def operand(rng: np.random.Generator, shape: tuple[int, int], kind: str, columns: bool = False,
@@ -187,6 +187,59 @@ def test_persistent_loops(flat: bool, rng) -> None:
         assert made.bind_maps(args, level, (1, 1, 1))[0] is made.by_pointers
         made.run(args, (1,), level=level)
         np.testing.assert_allclose(square.astype(float), wide(before, args[1]), 2e-3, 2e-2)
+
+
+@pytest.mark.parametrize(("causal", "heads", "rows", "d"), [(True, 2, 80, 64), (False, 3, 64, 32)])
+def test_attention(causal: bool, heads: int, rows: int, d: int, rng) -> None:
+    """Two dots a round, heads a dimension of their own, blocks of rows from the last one on."""
+    q, k, v = (rng.standard_normal((heads, rows, d)).astype(np.float16) for _ in range(3))
+    args = [q, k, v, np.empty_like(q), rows, d, rows * d, d ** -0.5]
+    made = attention.attention_kernel.warmup(
+        *args, grid=(1,), target=HOPPER, num_warps=4, num_stages=2, BM=64, BN=32, D=d,
+        CAUSAL=causal)
+    text = made.asm["gpu"]
+    assert "gpu.tma_load(" in text and "gpu.tma_store(" in text and "tile.dot(" not in text
+    assert all(len(r.reach) == 3 for r in made.maps)
+    want = attention.reference(*(x.astype(float) for x in (q, k, v)), causal)
+    grid = (-(-rows // 64), heads, 1)
+    for level in LEVELS:
+        args[3][...] = np.nan
+        assert made.bind_maps(args, level, grid)[0] is made
+        made.run(args, grid, level=level, seed=1)
+        np.testing.assert_allclose(args[3].astype(float), want, 4e-3, 4e-3)
+
+
+@tilec.jit
+def batched(a_ptr, b_ptr, c_ptr, M, K, sa, sam, sc, BM: tl.constexpr, BK: tl.constexpr,
+            BACK: tl.constexpr):
+    batch, block = tl.program_id(1), tl.program_id(0)
+    if BACK:
+        block = tl.cdiv(M, BM) - 1 - block
+    rm = block * BM + tl.arange(0, BM)
+    rk = tl.arange(0, BK)
+    a_ptrs = a_ptr + batch * sa + rm[:, None] * sam + rk[None, :]
+    acc = tl.zeros((BM, 64), tl.float32)
+    for k in range(0, K, BK):
+        a = tl.load(a_ptrs, (rm[:, None] < M) & (rk[None, :] < K - k), other=0.0)
+        rows = (batch * K + k + rk)[:, None]
+        b = tl.load(b_ptr + rows * 64 + tl.arange(0, 64), (k + rk)[:, None] < K, other=0.0)
+        acc = tl.dot(a, b, acc)
+        a_ptrs += BK
+    c_ptrs = c_ptr + batch * sc + rm[:, None] * 64 + tl.arange(0, 64)
+    tl.store(c_ptrs, acc.to(tl.float16), rm[:, None] < M)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_batches(back: bool, rng) -> None:
+    """Whose stride is a parameter, or the rows' number times theirs; blocks of rows backwards."""
+    n, m, k = 3, 80, 48
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((n, m, k), (n, k, 64)))
+    args = [a, b, np.empty((n, m, 64), np.float16), m, k, m * k, k, m * 64]
+    made = compare(batched, args, (2, n), wide(a, b), BM=64, BK=32, BACK=back, num_warps=4)
+    assert all(len(r.reach) == 3 for r in made.maps)
+    # Rows of one batch lie in those of another: pointers do what they say.
+    args[6] = 32
+    compare(batched, args, (2, n), None, fits=False, BM=64, BK=32, BACK=back, num_warps=4)
 
 
 # ---- launches that boxes do not fit
