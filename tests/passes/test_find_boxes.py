@@ -21,6 +21,7 @@ from tilec.ir.remarks import recording
 from tilec.ir.tensor_maps import ROOM
 from tilec.runtime import kernel as kernels
 from tilec.runtime.maps import MapMaker, makers
+from tilec.tools.compile import main as compile_tool
 
 HOPPER = "sm_90a"
 TYPES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "i8": np.int8,
@@ -412,6 +413,14 @@ def test_a_launch_on_a_device_takes_pointers(rng, monkeypatch) -> None:
         launcher.maps[1](values, (99, 1, 1))
     launcher.instead((99, 1, 1), 5, values)
     assert launched == [(0, (99, 1, 1), made.by_pointers.threads, 5, values)]
+
+
+def test_files_for_others_leave_pointers_alone(tmp_path) -> None:
+    signature = "*fp16:16, *fp16:16, *fp16:16, i32:16, i32:16, i32:16, i32:16, 1, i32:16, 1, " \
+        "i32:16, 1, 64, 64, 32, 8, False, False"
+    assert compile_tool([f"{__file__}:triton_tutorial", "--signature", signature, "-o",
+                         str(tmp_path)]) == 0
+    assert "tensormap" not in (tmp_path / "triton_tutorial.lowered.tir").read_text()
 
 
 def test_nests_without_stores(rng) -> None:

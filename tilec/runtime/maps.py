@@ -18,7 +18,8 @@ from tilec.runtime.tensor_map import encode, in_simulator, on_host
 
 _NOTE = " tensor maps, made of the arguments: "
 _EXPRESSION = re.compile(r"[\d$ ()+*-]+")
-Numbers = Callable[[Sequence[Any] | Mapping[int, Any]], tuple[int, ...]]
+Values = Sequence[Any] | Mapping[int, Any]  # of arguments, by their numbers
+Numbers = Callable[[Values], tuple[int, ...]]
 Grid = tuple[int, int, int]
 Tensor = tuple[tuple[int, ...], tuple[int, ...]]  # extents, strides in elements
 
@@ -53,6 +54,9 @@ class MapMaker:
         self.extents, self.strides = _numbers(recipe.extents), _numbers(recipe.strides)
         self.boxes = _Boxes(recipe) if recipe.places else None
         self.others: list[MapMaker] = []  # whose memory must not overlap this one's
+        texts = " ".join((*recipe.extents, *recipe.strides, *recipe.places))
+        self.reads = sorted({self.base, *map(int, re.findall(r"\$(\d+)", texts))})
+        self._known = lru_cache(maxsize=256)(self._encoded)
 
     def on_device(self, values: Sequence[Any], grid: Grid) -> bytes:
         """The 128 bytes, where the value of the pointer is an address. LaunchError for a tensor
@@ -62,6 +66,10 @@ class MapMaker:
                 self._check(values)
             return encode(values[self.base], self.extents(values), self.strides(values), self.type,
                           self.name)
+        return self._known(tuple([values[i] for i in self.reads]), grid)
+
+    def _encoded(self, read: tuple[Any, ...], grid: Grid) -> bytes:
+        values = dict(zip(self.reads, read, strict=True))
         extents, strides = self._tensor(values, grid)
         try:
             return encode(values[self.base], extents, strides, self.type, self.name)
@@ -99,7 +107,7 @@ class MapMaker:
     def _descriptor(self, values: Sequence[Any], grid: Grid) -> TensorDescriptor:
         return TensorDescriptor(values[self.base], *self._tensor(values, grid))
 
-    def _tensor(self, values: Sequence[Any], grid: Grid) -> Tensor:
+    def _tensor(self, values: Values, grid: Grid) -> Tensor:
         """Extents and strides."""
         if self.boxes is None:
             return self.extents(values), self.strides(values)
@@ -111,7 +119,7 @@ class MapMaker:
                     raise NoMap(f"blocks of `{self.name}` and `{other.name}` overlap")
         return self.boxes.tensor(values, grid)
 
-    def span(self, values: Sequence[Any], grid: Grid) -> tuple[int, int]:
+    def span(self, values: Values, grid: Grid) -> tuple[int, int]:
         """The first address of an author's boxes, and the one past their last."""
         assert self.boxes is not None
         extents, strides = self.boxes.tensor(values, grid)
@@ -126,6 +134,8 @@ def makers(recipes: Sequence[MapRecipe]) -> list[MapMaker]:
     for maker in made:
         apart = {index for index, _ in maker.apart}
         maker.others = [m for m in made if m.boxes is not None and m.base in apart]
+    for maker in made:
+        maker.reads = sorted({i for m in (maker, *maker.others) for i in m.reads})
     return made
 
 
@@ -136,23 +146,18 @@ class _Boxes:
         self.name, self.reach, self.narrow = recipe.name, recipe.reach, recipe.narrow
         self.numbers = _numbers((*recipe.extents, *recipe.strides))
         self.places = of_texts(recipe.places)
-        texts = " ".join((*recipe.extents, *recipe.strides, *recipe.places))
-        self.used = sorted({int(i) for i in re.findall(r"\$(\d+)", texts)})
-        self._known = lru_cache(maxsize=256)(self._tensor)
 
-    def tensor(self, values: Sequence[Any], grid: Grid) -> Tensor:
+    def tensor(self, values: Values, grid: Grid) -> Tensor:
         """Extents, no larger than blocks reach, and strides. NoMap where blocks might begin outside
         of the tensor, or an offset not fit the author's 32 bits."""
-        found = self._known(tuple(values[i] for i in self.used), grid)
+        found = self._tensor(values, grid)
         if isinstance(found, str):
             raise NoMap(f"blocks of `{self.name}` {found}", None,
                         "compile the kernel with find_boxes=False, which leaves pointers alone")
         return found
 
-    def _tensor(self, used: tuple[int, ...], grid: Grid
-                ) -> Tensor | str:
-        rank, values = len(self.reach), dict(zip(self.used, used, strict=True))
-        numbers = self.numbers(values)
+    def _tensor(self, values: Values, grid: Grid) -> Tensor | str:
+        rank, numbers = len(self.reach), self.numbers(values)
         extents, strides = numbers[:rank], numbers[rank:]
         try:
             places = self.places(values, grid)[-rank:]

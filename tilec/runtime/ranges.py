@@ -76,7 +76,7 @@ _NAMES: Mapping[str, Any] = {
 
 
 def of_texts(texts: Sequence[str]
-             ) -> Callable[[Mapping[int, int], tuple[int, int, int]], list[Range]]:
+             ) -> Callable[[Sequence[Any] | Mapping[int, Any], tuple[int, int, int]], list[Range]]:
     """What gives the ranges of texts for a launch's arguments, $0, $1, ..., and grid: program ids
     p0 to p2 and their numbers n0 to n2. Later texts name earlier ones t0, t1, ....
 
@@ -86,7 +86,8 @@ def of_texts(texts: Sequence[str]
     codes = list(map(_compiled, texts))
     used = {int(i) for text in texts for i in re.findall(r"\$(\d+)", text)}
 
-    def ranges(values: Mapping[int, int], grid: tuple[int, int, int]) -> list[Range]:
+    def ranges(values: Sequence[Any] | Mapping[int, Any], grid: tuple[int, int, int]
+               ) -> list[Range]:
         t: list[Range] = []
         names = dict(_NAMES, t=t, v={i: _number(values[i]) for i in used},
                      n=list(map(_number, grid)), p=[Range(0, max(n - 1, 0)) for n in grid])
