@@ -23,7 +23,7 @@ from tilec.runtime import device, host
 from tilec.runtime.arguments import handler_of, place_of
 from tilec.runtime.launch import Launcher
 from tilec.runtime.loading import load as load_on_device
-from tilec.runtime.maps import MapMaker
+from tilec.runtime.maps import makers
 from tilec.runtime.tensor_map import in_simulator, on_device, on_host
 from tilec.target import DEFAULT, Target
 
@@ -71,7 +71,7 @@ class TextKernel:
         check_clusters(self.name, extents, self.module.num_ctas)
         if level == "ptx":
             made, values = self.compiled, self._arguments(args, _simulated_value)
-            values += [MapMaker(recipe).in_simulator(values, extents) for recipe in made.maps]
+            values += [maker.in_simulator(values, extents) for maker in makers(made.maps)]
             tilec.sim.run(made.ptx, made.name, values, extents, made.threads,
                           shared_bytes=made.shared, seed=seed, check=knobs.check)
             return
@@ -84,7 +84,7 @@ class TextKernel:
         if level != module.level:
             compile_from(module, self.target, level)
         values = self._arguments(args, _host_value)
-        values += [MapMaker(recipe).on_host(values, extents) for recipe in recipes(module.funcs[0])]
+        values += [maker.on_host(values, extents) for maker in makers(recipes(module.funcs[0]))]
         tilec.interp.run(module, self.name, values, extents, seed)
 
     def _arguments(self, args: Sequence[Any], convert: Callable[[Value, Any], Any]) -> list[Any]:
@@ -101,7 +101,7 @@ class TextKernel:
             loaded = load_on_device(made, index)
             launcher = self._launchers[index] = Launcher(
                 loaded.function, [_short(p) for p in self.params], index,
-                [MapMaker(recipe).on_device for recipe in made.maps], made.options.launch_pdl,
+                [maker.on_device for maker in makers(made.maps)], made.options.launch_pdl,
                 name=self.name, num_ctas=made.options.num_ctas)
         launcher.launch(grid, made.threads, made.shared,
                         device.current_stream(index), values)
