@@ -23,7 +23,7 @@ from tilec.passes.index_masks import (
     Less,
     conditions,
     divided,
-    divides_by_zero,
+    may_divide_by_zero,
 )
 
 LEAST_ELEMENTS = 2048  # of a tile for which a branch pays
@@ -33,6 +33,7 @@ class GuardMasks(Pass):
     """A select that masks what a dot gave, in a loop that TMA feeds, goes into a branch, which is
     taken unless a condition on scalars says that the mask holds in the whole tile. So does what
     adds a select of zero to what a dot gave. What the loop does not change is computed before it.
+    A quotient or remainder that may be poison has 0 for it in the condition, not in the mask.
 
         %columns = splat(%start) + 0 .. 63          %last = max(%n, least + 63) - 63
         %mask = %columns < splat(%n)          ->    for %start {
@@ -196,8 +197,8 @@ class _Guard:
             here, found = self._at(*operands.values()), value
             if any(v is not copy for v, copy in operands.items()):
                 found = here.insert(op.clone(operands)).result
-            if isinstance(op, ops.Div | ops.Rem) and divides_by_zero(op):
-                none = self._emit(ops.Cmp, operands[op.rhs], 0, predicate="eq")
+            if may_divide_by_zero(op):
+                none = self._emit(ops.Cmp, operands[op.operands[1]], 0, predicate="eq")
                 found = self._emit(ops.Select, none, 0, found)
             self.copies[value] = found
         return self.copies[value]

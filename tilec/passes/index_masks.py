@@ -146,7 +146,7 @@ def _wide(element: Scalar) -> bool:
     return element.is_int and element.is_signed and element.bits >= 32
 
 
-def divides_by_zero(op: Op | None) -> bool:
+def may_divide_by_zero(op: Op | None) -> bool:
     """Whether an op may divide an integer by zero, which gives poison."""
     return isinstance(op, ops.Div | ops.Rem) and not scalar_of(op.rhs.type).is_float and \
         not constant(op.rhs)
@@ -156,7 +156,7 @@ def divided(value: Value) -> Sequence[Value]:
     """A scalar and all that elementwise ops compute it from; empty if no integer among them is
     divided by what may be zero."""
     found = list(walk_back(value, lambda v: isinstance(v.op, ops.Elementwise)))
-    return found if any(divides_by_zero(v.op) for v in found) else ()
+    return found if any(may_divide_by_zero(v.op) for v in found) else ()
 
 
 def _defined(value: Value) -> bool:
@@ -181,5 +181,5 @@ def _adds_no_poison(value: Value) -> bool:
     op = value.op
     if isinstance(op, ops.Load):
         return op.other is not None
-    return op is None or not divides_by_zero(op) and isinstance(
+    return op is None or not may_divide_by_zero(op) and isinstance(
         op, ops.Constant | ops.ProgramId | ops.NumPrograms | ops.Elementwise | ops.ControlFlow)
