@@ -16,7 +16,15 @@ from tilec.ir.remarks import remark
 from tilec.ir.types import Tensor, i1, scalar_of, shape_of
 from tilec.passes.base import Pass
 from tilec.passes.fold import constant, make_constant
-from tilec.passes.index_masks import Conditions, Index, Known, Less, conditions
+from tilec.passes.index_masks import (
+    Conditions,
+    Index,
+    Known,
+    Less,
+    conditions,
+    divided,
+    may_divide_by_zero,
+)
 
 LEAST_ELEMENTS = 2048  # of a tile for which a branch pays
 
@@ -25,6 +33,7 @@ class GuardMasks(Pass):
     """A select that masks what a dot gave, in a loop that TMA feeds, goes into a branch, which is
     taken unless a condition on scalars says that the mask holds in the whole tile. So does what
     adds a select of zero to what a dot gave. What the loop does not change is computed before it.
+    A quotient or remainder that may be poison has 0 for it in the condition, not in the mask.
 
         %columns = splat(%start) + 0 .. 63          %last = max(%n, least + 63) - 63
         %mask = %columns < splat(%n)          ->    for %start {
@@ -117,6 +126,7 @@ class _Guard:
 
     def __init__(self, select: ops.Select, loop: ops.For) -> None:
         self.select, self.loop = select, loop
+        self.copies: dict[Value, Value] = {}
 
     def of(self, found: Conditions) -> Value:
         """Whether all the conditions hold, an i1. What does not change in the loop is part of a
@@ -126,7 +136,7 @@ class _Guard:
             if isinstance(condition, Less):
                 self._less(condition, terms)
             elif isinstance(condition, Known):
-                v = condition.value
+                v = self._defined(condition.value)
                 terms.flags.append(v if condition.truth else self._emit(ops.Not, v))
             else:
                 terms.flags.append(self._emit(ops.Or, self.of(condition.left),
@@ -155,7 +165,8 @@ class _Guard:
 
     def _less(self, condition: Less, terms: _Terms) -> None:
         """Bounds of the scalar that changes, if one does, by that of the other side."""
-        small, big, by = condition.small, condition.big, condition.by
+        small, big = condition.small.of(self._defined), condition.big.of(self._defined)
+        by = condition.by
         if not small.scalars and not big.scalars:
             here = Builder(before=self.select, loc=self.select.loc)
             terms.flags.append(make_constant(here, small.high + by <= big.low, i1))
@@ -172,6 +183,25 @@ class _Guard:
             terms.add(value, False, x.low, self._end(other, True, by - 1, value))
             if x.high > 0:
                 self._never_wraps(value, True, most - x.high + 1, terms)
+
+    def _defined(self, value: Value) -> Value:
+        """A scalar, or a copy of it that is 0 instead of poison where it divides by zero: there the
+        program's own mask is poison in the lanes that depend on it, and may be anything."""
+        op = value.op
+        if not isinstance(op, ops.Elementwise) or not divided(value):
+            return value
+        if isinstance(op, ops.Hint):  # which the copy may break
+            return self._defined(op.x)
+        if value not in self.copies:
+            operands = {v: self._defined(v) for v in op.operands}
+            here, found = self._at(*operands.values()), value
+            if any(v is not copy for v, copy in operands.items()):
+                found = here.insert(op.clone(operands)).result
+            if may_divide_by_zero(op):
+                none = self._emit(ops.Cmp, operands[op.operands[1]], 0, predicate="eq")
+                found = self._emit(ops.Select, none, 0, found)
+            self.copies[value] = found
+        return self.copies[value]
 
     def _never_wraps(self, value: Value, upper: bool, limit: int, terms: _Terms) -> None:
         """A bound; of a loop's index its ends tell, before the loop."""

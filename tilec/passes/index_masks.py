@@ -4,18 +4,18 @@ elements exactly if one of scalars does, however integers wrap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilec.ir import ops
-from tilec.ir.core import Op, Value
+from tilec.ir.core import Block, Op, Value
 from tilec.ir.ops.base import Rearrange
-from tilec.ir.origins import walk_back
+from tilec.ir.origins import sources, walk_back
 from tilec.ir.types import Scalar, Tensor, scalar_of
 from tilec.passes.fold import constant
 
 MOST = 1 << 28  # of what is added to a scalar: far from the ends of 32-bit integers
-LONGEST = 100  # ops of a mask; a longer one is left alone
+LONGEST = 100  # ops of a mask, and of a scalar to be copied; a longer one is left alone
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class Index:
     def scalars(self) -> tuple[Value, ...]:
         """All scalars of the sum."""
         return self.plus + self.minus
+
+    def of(self, change: Callable[[Value], Value]) -> Index:
+        """The index of other scalars."""
+        return Index(tuple(map(change, self.plus)), tuple(map(change, self.minus)), self.low,
+                     self.high)
 
 
 @dataclass(frozen=True)
@@ -141,16 +146,40 @@ def _wide(element: Scalar) -> bool:
     return element.is_int and element.is_signed and element.bits >= 32
 
 
+def may_divide_by_zero(op: Op | None) -> bool:
+    """Whether an op may divide an integer by zero, which gives poison."""
+    return isinstance(op, ops.Div | ops.Rem) and not scalar_of(op.rhs.type).is_float and \
+        not constant(op.rhs)
+
+
+def divided(value: Value) -> Sequence[Value]:
+    """A scalar and all that elementwise ops compute it from; empty if no integer among them is
+    divided by what may be zero."""
+    found = list(walk_back(value, lambda v: isinstance(v.op, ops.Elementwise)))
+    return found if any(may_divide_by_zero(v.op) for v in found) else ()
+
+
 def _defined(value: Value) -> bool:
-    """Whether a scalar is certainly not poison, on which no branch may depend."""
-    return all(map(_adds_no_poison, walk_back(value)))
+    """Whether a scalar is certainly not poison, on which no branch may depend; or would not be if
+    its elementwise ops, of which a copy can be made, divided by no zero."""
+    if found := divided(value):
+        return len(found) <= LONGEST and \
+            all(_defined(v) for x in found for v in sources(x) if v not in found)
+    return all(map(_adds_no_poison, walk_back(value, lambda v: not _was_checked(v))))
+
+
+def _was_checked(value: Value) -> bool:
+    """Whether a scalar is not poison wherever it is known: poison is an error as a bound of a loop
+    that runs, and as an address that is loaded from."""
+    op, owner = value.op, value.owner
+    if isinstance(owner, Block):
+        return isinstance(owner.owner, ops.For) and value is owner.args[0]
+    return isinstance(op, ops.Load) and op.mask is None
 
 
 def _adds_no_poison(value: Value) -> bool:
     op = value.op
-    if isinstance(op, ops.Div | ops.Rem):
-        return bool(constant(op.rhs))
     if isinstance(op, ops.Load):
-        return op.mask is None or op.other is not None
-    return op is None or isinstance(op, ops.Constant | ops.ProgramId | ops.NumPrograms |
-                                    ops.Elementwise | ops.ControlFlow)
+        return op.other is not None
+    return op is None or not may_divide_by_zero(op) and isinstance(
+        op, ops.Constant | ops.ProgramId | ops.NumPrograms | ops.Elementwise | ops.ControlFlow)
