@@ -17,6 +17,7 @@ from tilec.eval.rules import instruction_products
 from tilec.interp.asynchrony import (
     FENCED,
     NO_GROUP,
+    TOLD,
     WRITTEN,
     Mbarriers,
     Reads,
@@ -132,7 +133,8 @@ def _(m: Machine, frame: Frame, op: ops.MbarrierWait) -> None:
         return np.asarray(bar.state.phase[bar.rows, bar.slots] & 1 == parity)
 
     if m.role is not None:
-        m.role.wait(op, lambda: bool(blocked().any()), lambda: _lacks(bar, 0))
+        m.role.wait(op, lambda: bool(blocked().any()),
+                    lambda: f"this phase of the mbarrier {_lacks(bar, 0)}")
         for slot in bar.slots.tolist():
             m.role.learn(op, bar.state.past[slot])
     elif (rows := np.flatnonzero(blocked())).size:
@@ -276,12 +278,12 @@ def _begin_read(m: Machine, frame: Frame, op: Op, view: View, kind: str) -> None
     reads: Reads = getattr(m.asynchrony, kind)
     touch(m, frame, op, view, False, None if m.role is None else
           (m.role.group(kind), int(reads.closed[0]) + 1))
-    bad = FENCED if barriers_are_there(m, view) else WRITTEN
+    own, others = (TOLD, FENCED) if barriers_are_there(m, view) else (WRITTEN, WRITTEN)
     everyone = [m.asynchrony] if m.role is None else m.role.roles.asynchrony
     for asynchrony in everyone:
         stored = asynchrony.stored.get(view.buffer)
         state = np.zeros(1) if stored is None else stored[view.place(frame)]
-        if (state < bad).all():
+        if (state < (own if asynchrony is m.asynchrony else others)).all():
             continue
         lacks = "gpu.fence_async and a barrier" if (state == WRITTEN).any() else "barrier"
         raise m.error(op, f"{op.name} reads a buffer to which threads have stored",

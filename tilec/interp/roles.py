@@ -1,10 +1,11 @@
 """Warp roles: each a coroutine with barriers, groups and a shadow of its own, that gives way where
 it waits for an mbarrier. A program with roles runs alone.
 
-What mbarriers order between roles is kept by clocks. An agent is a role, the groups of its matrix
-products or of its TMA stores, or an mbarrier, at which copies arrive. A clock says how far each
-agent is known to have come: a role by its barriers, groups and phases by their number. Those who
-arrive at an mbarrier tell its phase what they know, those who wait for the phase learn it. Two
+What mbarriers and named barriers order between roles is kept by clocks. An agent is a role, the
+groups of its matrix products or of its TMA stores, an mbarrier, at which copies arrive, or a named
+barrier. A clock says how far each agent is known to have come: a role by its barriers, groups,
+phases and rounds by their number. Those who arrive at an mbarrier tell its phase what they know,
+those who wait for the phase learn it; so it is with a named barrier and its rounds. Two
 accesses of different agents to the same memory, one of them a write, are ordered if the later one
 knows that the other agent has come as far as the earlier one.
 """
@@ -52,13 +53,18 @@ class _Access:
 
 class Role:
     """One role of a running program. `now` is what all its threads know; `whole` what they knew at
-    their last barrier; `elected` what one thread of a warp has learnt beside that."""
+    their last barrier; `elected` what one thread of a warp has learnt beside that; `time` counts
+    its barriers and its arrivals at named ones."""
 
     def __init__(self, roles: Roles, op: ops.WarpRole, first: int) -> None:
         self.roles, self.op = roles, op
-        last = first + op.warps - 1
+        self.warps = range(first, first + op.warps)
+        last = self.warps[-1]
         self.name = f"warp {first}" if first == last else f"warps {first} to {last}"
+        self.time = 0
         self.now: Clock = {self: 0}
+        for number, current in roles.m.asynchrony.rounds.items():
+            self.now["named barrier", number] = current.number
         self.whole: Clock = {}
         self.elected: dict[int, Clock] = {}
         self.coroutine: Coroutine
@@ -90,6 +96,12 @@ class Role:
             join(told, self.whole)
             join(told, self.elected.get(elect.warp, {}))
 
+    def tell_all(self, told: Clock) -> None:
+        """All its threads arrive at a named barrier: each vouches for what it has done."""
+        self.time += 1
+        for clock in (self.now, *self.elected.values(), {self: self.time}):
+            join(told, clock)
+
     def group(self, kind: str) -> object:
         """The agent of its groups of "products" or "stores"."""
         return kind, self
@@ -101,7 +113,8 @@ class Role:
     def barrier(self, whole: bool) -> None:
         """Its threads meet, or those of each of its warpgroups: they vouch for what all have done.
         """
-        self.now[self] += 1
+        self.time += 1
+        self.now[self] = self.time
         if whole or self.op.warps <= WARPGROUP_WARPS:
             for clock in self.elected.values():
                 join(self.now, clock)
@@ -117,11 +130,11 @@ class Role:
             [(view.buffer, s, s + 1) for s in np.unique(view.place(frame)[1]).tolist()]
         for space, low, high in places:
             self.note(m, _Access(op, self, space, low, high, writes,
-                                 end or (self, self.now[self] + 1)))
+                                 end or (self, self.time + 1)))
 
     def scratch(self, m: Machine, op: Op, low: int, high: int) -> None:
         """`op` uses scratch memory."""
-        self.note(m, _Access(op, self, None, low, high, True, (self, self.now[self] + 1)))
+        self.note(m, _Access(op, self, None, low, high, True, (self, self.time + 1)))
 
     def note(self, m: Machine, new: _Access) -> None:
         """Record an access; InterpreterError if it is not ordered with another agent's."""
@@ -136,8 +149,9 @@ class Role:
             raise m.error(
                 new.op, f"{new.op.name} of {self.name} {_verb(new.writes)} shared memory that "
                 f"{old.op.name} at {_where(old.op)}{who} {_verb(old.writes)}, and no mbarrier "
-                "orders the two", "between them one must arrive at an mbarrier, after a barrier of "
-                "its warps, and the other wait for it")
+                "and no named barrier orders the two", "between them one must arrive at an "
+                "mbarrier, after a barrier of its warps, or at a named barrier, and the other wait "
+                "for it")
         self.roles.record(new)
 
     def pause(self) -> None:
@@ -211,6 +225,7 @@ class Roles(Scheduler):
         m.shadow = None if m.shadow is None else Shadow(m.copies.root, m.shadow)
         m.asynchrony = Asynchrony(m.copies.root)
         m.asynchrony.mbarriers = self.m.asynchrony.mbarriers
+        m.asynchrony.rounds = self.m.asynchrony.rounds
         self.asynchrony.append(m.asynchrony)
         return m
 
@@ -270,7 +285,7 @@ class Roles(Scheduler):
             if m.role.blocked is not None:
                 op, lacks = m.role.blocked
                 first = first or op
-                lines.append(f"{m.role.name} at {_where(op)}: this phase of the mbarrier {lacks()}")
+                lines.append(f"{m.role.name} at {_where(op)}: {lacks()}")
         assert first is not None
         name = self.m.program_name(self.frame.programs[0])
         return self.m.error(

@@ -26,6 +26,7 @@ from tilec.language.gpu.layouts import (
     convert_layout,
     num_warps,
 )
+from tilec.language.gpu.named_barriers import named_barrier
 from tilec.language.gpu.pipeline import buffer_ring, emit_pipeline, make_ring
 from tilec.language.gpu.products import extract_slice, wgmma, wgmma_wait
 from tilec.language.gpu.roles import warp_specialize
@@ -41,8 +42,8 @@ __all__ = [
     "Blocked", "DotOperand", "Linear", "Mma", "NvmmaShared", "SharedLinear", "Slice", "Swizzled",
     "alloc_shared", "async_commit", "async_copy", "async_wait", "barrier", "buffer_ring",
     "convert_layout", "elect", "emit_pipeline", "extract_slice", "fence_async", "make_ring",
-    "mbarrier", "num_warps", "shared_buffer", "tma", "warp_specialize", "warpgroup_barrier",
-    "wgmma", "wgmma_wait",
+    "mbarrier", "named_barrier", "num_warps", "shared_buffer", "tma", "warp_specialize",
+    "warpgroup_barrier", "wgmma", "wgmma_wait",
 ]
 
 
