@@ -23,8 +23,8 @@ class Context:
     builder: where ops go; its `loc` is the author's current place. options: num_warps,
     num_stages, debug. call(fn, args, kwargs): inlines a jit function and gives its value. func: the
     kernel, with the ops made so far. one_thread: whether ops are made for one thread alone.
-    in_role: whether for a warp role, whose num_warps then are those of the options. named_barriers: how
-    many the kernel has so far.
+    in_role: whether for a warp role, whose num_warps then are those of the options.
+    named_barriers: how many the kernel has so far.
     """
 
     builder: Builder

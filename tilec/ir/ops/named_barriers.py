@@ -47,27 +47,26 @@ class NamedBarrierSync(NamedBarrier, name="gpu.named_barrier_sync", effects=SYNC
     round (bar.sync): a barrier of these threads, too."""
 
 
-def misused(func: Func, num_warps: int) -> tuple[Op, str] | None:
-    """The first op on a named barrier whose count or number does not fit, and why; else None."""
+def check_named_barriers(func: Func, num_warps: int) -> None:
+    """IRError at the first op on a named barrier whose count or number does not fit."""
     found = [op for op in func.walk() if isinstance(op, NamedBarrier)]
     if not found:
-        return None
+        return
     roles = [op.roles for op in func.walk() if isinstance(op, WarpSpecialize)]
     others = 1 + num_warps // 4 + max((sum(role_barriers(r.warps) for r in rs) for rs in roles),
                                       default=0)
     counts: dict[int, int] = {}
     for op in found:
         if op.number < others:
-            return op, (f"named barrier {op.barrier + 1} of the kernel: there are "
-                        f"{BARRIERS_PER_CTA}, of which its warps, warpgroups and roles have "
-                        f"{others}")
+            raise op.fail(f"the kernel's named barrier {op.barrier + 1}, and {others} of the "
+                          f"{BARRIERS_PER_CTA} barriers are its warps', warpgroups' and roles': "
+                          "make fewer, or take mbarriers, of which there may be many")
         count = counts.setdefault(op.barrier, op.warps)
         if op.warps != count:
-            return op, f"warps is {op.warps}, elsewhere {count} for the same named barrier"
+            raise op.fail(f"warps is {op.warps}, elsewhere {count} for the same named barrier")
         role = next((a for a in op.ancestors() if isinstance(a, WarpRole)), None)
         if role is not None and role.warps > count:
-            return op, f"the role has {role.warps} warps, the named barrier is for {count}"
+            raise op.fail(f"the role has {role.warps} warps, the named barrier is for {count}")
         if role is None and (isinstance(op, NamedBarrierArrive) or count != num_warps):
-            return op, (f"outside of roles all {num_warps} warps come to a named barrier, and wait "
-                        f"there; this one is for {count}")
-    return None
+            raise op.fail(f"outside of roles all {num_warps} warps come to a named barrier, and "
+                          f"wait there; this one is for {count}")

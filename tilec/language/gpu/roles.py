@@ -35,8 +35,8 @@ def warp_specialize(roles: Any, num_warps: Any, regs: Any = None) -> None:
     of each role has (setmaxnreg), multiples of 8 from 24 to 256, for whole warpgroups; such a call
     ends the kernel.
 
-    mbarriers and named barriers alone order what two roles do. They are made before; after mbarriers
-    comes a tlg.barrier. All warps meet at the end.
+    mbarriers and named barriers alone order what two roles do. They are made before; a tlg.barrier
+    must follow the mbarriers. All warps meet at the end.
     """
     what, context = "tlg.warp_specialize", current()
     need(90, what)
