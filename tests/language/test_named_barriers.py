@@ -10,7 +10,7 @@ import pytest
 import tilec
 import tilec.language as tl
 import tilec.language.gpu as tlg
-from tests.support.explicit import LEVELS, everywhere
+from tests.support.explicit import LEVELS, both, everywhere
 from tilec.errors import CompilationError, InterpreterError, IRError, TilecError
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
@@ -192,6 +192,39 @@ def test_ping_pong(warps, rng):
             kernel.run([x, trace, rounds], 1, level=level, seed=seed)
             np.testing.assert_array_equal(trace, want, level)
             np.testing.assert_array_equal(x, value, level)
+
+
+@tilec.jit
+def multiply(x, y, out, rounds, mine, theirs, WHO: tl.constexpr):
+    """rounds times x @ y, begun in turns with the other role, and under way beside its."""
+    rows, columns = tl.arange(0, 64), tl.arange(0, 64)
+    acc = tl.zeros((64, 64), tl.float32)
+    for i in range(rounds):
+        if i + WHO > 0:
+            mine.sync()
+        acc = tlg.wgmma(x, y, acc)
+        theirs.arrive()
+        acc = tlg.wgmma_wait(0, acc)
+    tl.store(out + (WHO * 64 + rows[:, None]) * 64 + columns[None, :], acc)
+
+
+@tilec.jit
+def products_in_turns(a, b, out, rounds):
+    x, y = both(a, b)
+    first, second = tlg.named_barrier(8), tlg.named_barrier(8)
+    tlg.warp_specialize([(multiply, (x, y, out, rounds, first, second, 0)),
+                         (multiply, (x, y, out, rounds, second, first, 1))], num_warps=[4, 4])
+
+
+def test_products_in_turns(rng):
+    a, b = rng.integers(-3, 4, (2, 64, 64)).astype(np.float16)
+    out = np.empty((128, 64), np.float32)
+    args = [describe(a, (64, 64)), describe(b, (64, 64)), out, 3]
+    kernel = products_in_turns.warmup(*args, grid=(1,), target="sm_90a", num_warps=8)
+    want = 3 * (a.astype(np.float32) @ b.astype(np.float32))
+    everywhere(kernel, args, 1, out, np.concatenate([want, want]))
+    linked = kernel.lower().linked
+    assert linked.advisories == [] and linked.n_spills == 0
 
 
 # -- global memory, and all warps -----------------------------------------------------------------
