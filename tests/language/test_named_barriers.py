@@ -9,6 +9,7 @@ import tilec
 import tilec.language as tl
 import tilec.language.gpu as tlg
 from tests.support.explicit import LEVELS, both, everywhere
+from tilec.ir.remarks import recording
 
 describe = tilec.TensorDescriptor.from_tensor
 
@@ -310,3 +311,26 @@ def test_outside_of_roles_all_warps_wait(target, rng):
         x[...] = start
         kernel.run([x], 1, level=level)
         np.testing.assert_array_equal(x, (2 * start)[::-1], level)
+
+
+@tilec.jit
+def after_a_loop(a, b, c):
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in tl.range(0, a.shape[1], 64, warp_specialize=True):
+        acc = tl.dot(a.load([0, k]), b.load([k, 0]), acc)
+    buffer = tlg.alloc_shared((64, 64), tl.float32)
+    buffer.store(acc)
+    tlg.named_barrier(tlg.num_warps()).sync()
+    at = tl.arange(0, 64)
+    tl.store(c + at[:, None] * 64 + at[None, :], buffer.load())
+
+
+def test_a_loop_gets_no_warps_that_the_barrier_does_not_count(rng):
+    a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((64, 192), (192, 64)))
+    c = np.empty((64, 64), np.float32)
+    args = [describe(a, (64, 64)), describe(b, (64, 64)), c]
+    with recording() as remarks:
+        kernel = after_a_loop.warmup(*args, grid=(1,), target="sm_90a", num_warps=4)
+    everywhere(kernel, args, 1, c, a.astype(np.float32) @ b.astype(np.float32))
+    assert kernel.threads == 128 and "wgmma" in kernel.asm["ptx"]
+    assert any("named barriers, which count its warps" in r.message for r in remarks)

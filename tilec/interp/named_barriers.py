@@ -42,7 +42,7 @@ def _arrive(m: Machine, role: Role, op: ops.NamedBarrier) -> Round:
     agent, rounds = ("named barrier", op.barrier), m.asynchrony.rounds
     mine = rounds.setdefault(op.barrier, Round())
     if not mine.warps.isdisjoint(role.warps) or role.now.get(agent, 0) < mine.number:
-        raise m.error(op, f"{role.name} arrive at a named barrier, and nothing says that the round "
+        raise m.error(op, f"{op.name} of {role.name} arrives, and nothing says that the round "
                       "before has ended",
                       "wait at another one in between: two, as full and empty, take turns")
     mine.warps.update(role.warps)
