@@ -45,10 +45,11 @@ MACHINE = {  # memory, control flow and the grid are the interpreter's, which ha
     "Barrier", "Breakpoint", "ClusterBarrier", "ClusterRank", "DescriptorAtomic",
     "DescriptorLoad", "DescriptorStore", "Elect", "FenceAsync", "For", "GridDependencyLaunch",
     "GridDependencyWait", "If", "Load", "MbarrierArrive", "MbarrierExpect", "MbarrierInit",
-    "MbarrierWait", "MemdescIndex", "MemdescTrans", "NumPrograms", "PrefetchTensormap", "Print",
-    "ProgramId", "Reduce", "RemoteArrive", "RemoteLoad", "SharedLoad", "SharedStore", "Store",
-    "TmaLoad", "TmaMulticast", "TmaStore", "TmaStoreCommit", "TmaStoreWait", "WarpRole",
-    "WarpSpecialize", "WarpgroupBarrier", "Wgmma", "WgmmaWait", "While",
+    "MbarrierWait", "MemdescIndex", "MemdescTrans", "NamedBarrierArrive", "NamedBarrierSync",
+    "NumPrograms", "PrefetchTensormap", "Print", "ProgramId", "Reduce", "RemoteArrive",
+    "RemoteLoad", "SharedLoad", "SharedStore", "Store", "TmaLoad", "TmaMulticast", "TmaStore",
+    "TmaStoreCommit", "TmaStoreWait", "WarpRole", "WarpSpecialize", "WarpgroupBarrier", "Wgmma",
+    "WgmmaWait", "While",
 }
 # They are rewritten, or become TMA copies, before code is generated.
 DESCRIPTORS = {"DescriptorAtomic", "DescriptorLoad", "DescriptorStore"}

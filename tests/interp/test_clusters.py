@@ -19,7 +19,7 @@ from tilec.ir.core import Module, Op
 NAME = "gemm_d_e2.tir"
 SEEDS = range(2)
 levels = pytest.mark.parametrize("lowered", [False, True], ids=["gpu", "lowered"])
-UNORDERED = "and no mbarrier orders the two"
+UNORDERED = "and no mbarrier and no named barrier orders the two"
 
 
 @levels

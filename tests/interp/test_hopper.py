@@ -19,7 +19,7 @@ from tilec.ir.core import Module, Op
 GEMM, ATTENTION = "gemm_a_branch.tir", "attention_e1.tir"
 ROLES, OVERLAPPED = "gemm_c_e2.tir", "attention_f3nf.tir"  # with warp roles
 SEEDS = range(2)
-UNORDERED = "no mbarrier orders the two"
+UNORDERED = "no named barrier orders the two"
 levels = pytest.mark.parametrize("lowered", [False, True], ids=["gpu", "lowered"])
 
 

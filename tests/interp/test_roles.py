@@ -100,7 +100,7 @@ RIGHT = {
     "warpgroups release what their own threads have read": lambda: hand_over(
         release="gpu.warpgroup_barrier()\ngpu.mbarrier_arrive(%empty)"),
 }
-UNORDERED = "no mbarrier orders the two"
+UNORDERED = "no named barrier orders the two"
 # What is wrong, the error of the interpreter, that of the simulator.
 WRONG = {
     "nobody waits": (lambda: hand_over(take=""), UNORDERED, "race|uninitialised"),

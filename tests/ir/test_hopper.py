@@ -53,6 +53,7 @@ module attributes {level = "gpu", num_warps = 4, target = "sm_90a"} {
     gpu.tma_store_commit()
     gpu.tma_store_wait() {pending = 1, read = true}
     gpu.warpgroup_barrier()
+    gpu.named_barrier_sync() {barrier = 2, warps = 4}
     func.return()
   }
 }

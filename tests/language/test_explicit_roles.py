@@ -346,7 +346,7 @@ def broken(x, y, total, n, FIRST: tl.constexpr):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("first, found", [
-    (forgets, "no mbarrier orders the two|with nothing that orders the two"),
+    (forgets, "no named barrier orders the two|with nothing that orders the two"),
     (never, "waits for ever|deadlock: threads wait")],
     ids=["forgets", "never"])
 def test_what_the_interpreter_and_the_simulator_find(first, found, level):

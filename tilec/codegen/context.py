@@ -164,9 +164,10 @@ class CodeGen:
         else:
             self.warp_barrier()
 
-    def named_barrier(self, number: Reg, threads: int) -> None:
-        """So many threads wait for each other at the barrier of this number."""
-        self.e.asm(f"bar.sync $0, {threads};", "n" if number.ref.isdigit() else "r", (number,), (),
+    def named_barrier(self, number: Reg, threads: int, how: str = "sync") -> None:
+        """So many threads meet at the barrier of this number; `how` is "arrive" for those who do
+        not wait."""
+        self.e.asm(f"bar.{how} $0, {threads};", "n" if number.ref.isdigit() else "r", (number,), (),
                    convergent=True)
 
     def warp_barrier(self) -> None:

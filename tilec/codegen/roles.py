@@ -1,5 +1,5 @@
 """Lowering of warp roles: a branch on the number of the warp, which is the same in all its lanes,
-and inside of it threads, barriers and registers that are the role's own.
+and inside of it threads, barriers and registers that are the role's own; named barriers.
 
 Source: PTX ISA, "bar" and "setmaxnreg".
 """
@@ -57,3 +57,13 @@ def _role(cg: CodeGen, op: ops.WarpRole) -> None:
         cg.e.asm(f"setmaxnreg.{change}.sync.aligned.u32 {op.registers};", "", (), (),
                  convergent=True)
     cg.block(op.body)
+
+
+@lower(ops.NamedBarrierArrive)
+def _named_arrive(cg: CodeGen, op: ops.NamedBarrierArrive) -> None:
+    cg.named_barrier(cg.e.const(op.number, "i32"), op.threads, "arrive")
+
+
+@lower(ops.NamedBarrierSync)
+def _named_sync(cg: CodeGen, op: ops.NamedBarrierSync) -> None:
+    cg.named_barrier(cg.e.const(op.number, "i32"), op.threads)

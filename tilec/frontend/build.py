@@ -14,6 +14,7 @@ from tilec.frontend.visitor import Visitor
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Func, Module
 from tilec.ir.flight import check_products
+from tilec.ir.ops.named_barriers import check_named_barriers
 from tilec.ir.warps import check_tiles, hold_tiles
 from tilec.language.context import Context, activate
 from tilec.language.descriptors import DescriptorForm, tensor_descriptor
@@ -71,7 +72,8 @@ def _run(v: Visitor) -> None:
         assert func is not None
         func.body.insert(ops.Return(loc=v.location(v.fn.tree.body[-1])))
         _check_explicit(func)
-        _check_warps(func, int(v.context.options["num_warps"]))
+        _check_warps(func, v.context.num_warps)
+        check_named_barriers(func, v.context.num_warps)
     except IRError as e:
         raise CompilationError(e.message, e.loc or v.builder.loc, e.advice) from e
     except TilecError as e:

@@ -1,10 +1,11 @@
 """What agents know of each other: warp roles of a program, programs of a cluster.
 
-An agent is one of these, a sort of what it does, or an mbarrier, at which copies arrive. A clock
-says how far each agent is known to have come: a role or program by its barriers, groups and phases
-by their number. Those who arrive at an mbarrier tell its phase what they know, those who wait for
-the phase learn it. Two accesses of different agents to the same memory, one of them a write, are
-ordered if the later one knows that the other agent has come as far as the earlier one.
+An agent is one of these, a sort of what it does, an mbarrier, at which copies arrive, or a named
+barrier. A clock says how far each agent is known to have come: a role or program by its barriers,
+groups, phases and rounds by their number. Those who arrive at an mbarrier tell its phase what they
+know, those who wait for the phase learn it; so it is with a named barrier and its rounds. Two
+accesses of different agents to the same memory, one of them a write, are ordered if the later one
+knows that the other agent has come as far as the earlier one.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class History:
 
 class Agent:
     """Warps that run an agent's ops. `now` is what all its threads know; `whole` what they knew at
-    their last barrier; `elected` what one thread of a warp has learnt beside that.
+    their last barrier; `elected` what one thread of a warp has learnt beside that; `time` counts
+    its barriers and its arrivals at named ones.
 
     name: as messages have it. orders: what would order its accesses, and advice.
     """
@@ -72,6 +74,7 @@ class Agent:
                  random: np.random.Generator, asynchrony: list[Asynchrony]) -> None:
         self.name, self.warps, self.history, self.turns = name, warps, history, turns
         self.random, self.asynchrony = random, asynchrony
+        self.time = 0
         self.now: Clock = {self: 0, self.sort(PUBLIC): 0}
         self.whole: Clock = {}
         self.elected: dict[int, Clock] = {}
@@ -107,6 +110,13 @@ class Agent:
             clock = {a: t for a, t in clock.items() if not isinstance(a, tuple) or a[0] != PUBLIC}
         join(barrier.told.setdefault(slot, {}), clock)
 
+    def tell_all(self, told: Clock) -> None:
+        """All its threads arrive at a named barrier: each vouches for what it has done."""
+        self.time += 1
+        told[self] = told[self.sort(PUBLIC)] = self.time
+        for clock in (self.now, *self.elected.values()):
+            join(told, clock)
+
     def sort(self, kind: str) -> object:
         """The agent of a sort of its accesses: its groups of "products" or "stores", or PUBLIC."""
         return kind, self
@@ -118,8 +128,8 @@ class Agent:
     def barrier(self, whole: bool) -> None:
         """Its threads meet, or those of each of its warpgroups: they vouch for what all have done.
         """
-        self.now[self] += 1
-        self.now[self.sort(PUBLIC)] = self.now[self]
+        self.time += 1
+        self.now[self] = self.now[self.sort(PUBLIC)] = self.time
         if whole or self.warps <= WARPGROUP_WARPS:
             for clock in self.elected.values():
                 join(self.now, clock)
@@ -127,7 +137,7 @@ class Agent:
 
     def next_end(self, kind: str = "") -> End:
         """When what its threads do now is over: at their next barrier."""
-        return self.sort(kind) if kind else self, self.now[self] + 1
+        return self.sort(kind) if kind else self, self.time + 1
 
     # -- what it does -----------------------------------------------------------------------
 

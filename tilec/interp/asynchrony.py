@@ -14,8 +14,9 @@ from tilec.interp.frame import Frame
 from tilec.ir.core import Op
 
 NO_GROUP = 1 << 62  # no wait for groups covers it
-# What a buffer's threads have done since TMA and wgmma were last made to see their stores.
-CLEAN, FENCED, WRITTEN = 0, 1, 2
+# What a buffer's threads have done since TMA and wgmma were last made to see their stores. TOLD:
+# fenced, and arrived at a named barrier, so that others may know, but not each other.
+CLEAN, TOLD, FENCED, WRITTEN = 0, 1, 2, 3
 
 
 Clock = dict[object, int]
@@ -28,6 +29,17 @@ def join(into: Clock, other: Clock) -> None:
     """Know what the other knows, too."""
     for agent, time in other.items():
         into[agent] = max(time, into.get(agent, 0))
+
+
+@dataclass
+class Round:
+    """A round of a named barrier: how many were before it, the warps that have arrived, what they
+    know (see `interp/roles.py`), and whether it has ended."""
+
+    number: int = 0
+    warps: set[int] = field(default_factory=set)
+    told: Clock = field(default_factory=dict)
+    over: bool = False
 
 
 class Mbarriers:
@@ -170,7 +182,8 @@ class Asynchrony:
     def __init__(self, root: Frame) -> None:
         self.products, self.stores = Reads(root), Reads(root)
         self.mbarriers: dict[Buffer, Mbarriers] = {}
-        self.stored: dict[Buffer, Array] = {}  # CLEAN, WRITTEN or FENCED, [P, stages]
+        self.rounds: dict[int, Round] = {}  # of named barriers
+        self.stored: dict[Buffer, Array] = {}  # CLEAN to WRITTEN, [P, stages]
 
     def note_store(self, buffer: Buffer, rows: Array, stage: Array) -> None:
         """Threads have written to a buffer."""
@@ -187,6 +200,7 @@ class Asynchrony:
     def barrier(self, frame: Frame, whole: bool) -> None:
         """The threads meet: all of them, or those of each warpgroup."""
         self.advance(frame, FENCED, CLEAN)
+        self.advance(frame, TOLD, CLEAN)
         self.stores.release(frame)
         if whole:
             self.products.release(frame)

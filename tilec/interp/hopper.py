@@ -18,6 +18,7 @@ from tilec.interp.agents import PUBLIC
 from tilec.interp.asynchrony import (
     FENCED,
     NO_GROUP,
+    TOLD,
     WRITTEN,
     End,
     Mbarriers,
@@ -328,12 +329,12 @@ def _begin_read(m: Machine, frame: Frame, op: Op, view: View, kind: str) -> None
     reads: Reads = getattr(m.asynchrony, kind)
     touch(m, frame, op, view, False, None if m.role is None else
           (m.role.sort(kind), int(reads.closed[0]) + 1))
-    bad = FENCED if barriers_are_there(m, view) else WRITTEN
+    own, others = (TOLD, FENCED) if barriers_are_there(m, view) else (WRITTEN, WRITTEN)
     everyone = [m.asynchrony] if m.role is None else m.role.asynchrony
     for asynchrony in everyone:
         stored = asynchrony.stored.get(view.buffer)
         state = np.zeros(1) if stored is None else stored[view.place(frame)]
-        if (state < bad).all():
+        if (state < (own if asynchrony is m.asynchrony else others)).all():
             continue
         lacks = "gpu.fence_async and a barrier" if (state == WRITTEN).any() else "barrier"
         raise m.error(op, f"{op.name} reads a buffer to which threads have stored",

@@ -1,7 +1,7 @@
 """Warp roles: each a coroutine with barriers, groups and a shadow of its own, that gives way where
 it waits for an mbarrier. A program with roles runs alone, or with those of its cluster.
 
-What mbarriers order between roles is kept by clocks, see `interp/agents.py`.
+What mbarriers and named barriers order between roles is kept by clocks, see `interp/agents.py`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ IDLE_ROUNDS = 2  # rounds in which every role waits in vain before it is a deadl
 class Role(Agent):
     """One role of a running program."""
 
-    orders = "mbarrier", ("between them one must arrive at an mbarrier, after a barrier of its "
-                          "warps, and the other wait for it")
+    orders = "mbarrier and no named barrier", (
+        "between them one must arrive at an mbarrier, after a barrier of its warps, or at a named "
+        "barrier, and the other wait for it")
 
     def __init__(self, roles: Roles, op: ops.WarpRole, first: int) -> None:
         last = first + op.warps - 1
@@ -37,6 +38,9 @@ class Role(Agent):
         super().__init__(name if around is None else f"{around.name}, {name},", op.warps,
                          roles.history, roles, roles.random, roles.asynchrony)
         self.op, self.around = op, around
+        self.warp_numbers = range(first, last + 1)
+        for number, current in roles.m.asynchrony.rounds.items():
+            self.now["named barrier", number] = current.number
         if around is not None:  # it knows all that came before the roles
             join(self.now, around.now)
             join(self.now, dict(map(around.next_end, ("", PUBLIC))))
@@ -97,6 +101,7 @@ class Roles(Scheduler):
         m.shadow = None if m.shadow is None else Shadow(m.copies.root, m.shadow)
         m.asynchrony = Asynchrony(m.copies.root)
         m.asynchrony.mbarriers = self.m.asynchrony.mbarriers
+        m.asynchrony.rounds = self.m.asynchrony.rounds
         self.asynchrony.append(m.asynchrony)
         return m
 

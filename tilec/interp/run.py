@@ -22,6 +22,7 @@ from tilec.interp import (  # noqa: F401  (they register rules)
     descriptors,
     effects,
     hopper,
+    named_barriers,
     roles,
     shared,
 )

@@ -8,6 +8,7 @@ from tilec.ir.accumulators import warpgroups, whole_warpgroups
 from tilec.ir.clusters import CLUSTER_SIZES
 from tilec.ir.core import MISSING, UNFIT, UNKNOWN, Block, Func, Module, Op, Value
 from tilec.ir.layouts import RegisterLayout
+from tilec.ir.ops.named_barriers import check_named_barriers
 from tilec.ir.printer import print_op
 from tilec.ir.types import Tensor
 from tilec.ir.warps import hold_tiles
@@ -36,6 +37,7 @@ class _Verifier:
         if self.func.body.owner is not self.func:
             raise IRError(f"@{self.func.name}: the body belongs to something else")
         self.block(self.func.body, ops.Return)
+        check_named_barriers(self.func, self.num_warps)
 
     def fail(self, op: Op, message: str) -> IRError:
         shown = print_op(op).splitlines()[0].strip()

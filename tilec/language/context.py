@@ -24,6 +24,7 @@ class Context:
     num_stages, debug. call(fn, args, kwargs): inlines a jit function and gives its value. func: the
     kernel, with the ops made so far. one_thread: whether ops are made for one thread alone.
     in_role: whether for a warp role, whose num_warps then are those of the options.
+    named_barriers: how many the kernel has so far.
     """
 
     builder: Builder
@@ -33,6 +34,7 @@ class Context:
     func: Func | None = None
     one_thread: bool = False
     in_role: bool = False
+    named_barriers: int = 0
 
     @property
     def num_warps(self) -> int:

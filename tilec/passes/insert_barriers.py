@@ -46,8 +46,8 @@ class InsertBarriers(Pass):
     wgmma(%a, %b) ; wgmma_wait ; async_copy(%b) --> wgmma ; wgmma_wait ; barrier ; async_copy
     store(%p, %x) ; load(%q), both made from one parameter --> store ; barrier ; load
 
-    Barriers in a warp role are the role's own. Nothing is put between two roles: mbarriers alone
-    order those.
+    Barriers in a warp role are the role's own; so is a wait at a named barrier, since all of the
+    role waits. Nothing is put between two roles: mbarriers and named barriers alone order those.
     """
 
     def run(self, module: Module) -> None:
@@ -67,7 +67,7 @@ class _Inserter:
         for op in block:
             if op.regions and not isinstance(op, ScratchOp):
                 self._regions(op, pending)
-            elif isinstance(op, ops.Barrier):
+            elif isinstance(op, (ops.Barrier, ops.NamedBarrierSync)):
                 pending.clear()
             else:
                 self._access(op, pending)

@@ -51,6 +51,8 @@ class LoadNest:
             return "TMA loads no block in it"
         if any(isinstance(op, WarpSpecialize) for op in self.func.walk()):
             return "the kernel has roles of its author's"
+        if any(isinstance(op, ops.NamedBarrier) for op in self.func.walk()):
+            return "the kernel has named barriers, which count its warps"
         if len(self.inners) > 1:
             return "several loops load blocks by TMA"
         if self.inner.num_stages < 2:

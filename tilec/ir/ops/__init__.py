@@ -9,5 +9,6 @@ from tilec.ir.ops.elementwise import *  # noqa: F403
 from tilec.ir.ops.gpu import *  # noqa: F403
 from tilec.ir.ops.hopper import *  # noqa: F403
 from tilec.ir.ops.memory import *  # noqa: F403
+from tilec.ir.ops.named_barriers import *  # noqa: F403
 from tilec.ir.ops.scf import *  # noqa: F403
 from tilec.ir.ops.tile import *  # noqa: F403

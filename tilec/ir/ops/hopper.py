@@ -447,7 +447,7 @@ class WarpRole(Op, name="gpu.warp_role", effects={"barrier"}):
 class WarpSpecialize(Op, name="gpu.warp_specialize", effects={"barrier"}):
     """The CTA's warps, in order, take the roles in the region, which run at the same time. Roles
     use scalars, pointers, buffers, mbarriers and tensor maps from outside, but no tiles. mbarriers
-    alone order what two roles do. All warps meet at the end.
+    and named barriers alone order what two roles do. All warps meet at the end.
 
     A module's num_warps counts all of them, and is the sum of the roles' warps. Roles with
     registers of their own share those that the launch gives the CTA, and keep them: the op is then

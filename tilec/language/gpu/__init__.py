@@ -32,6 +32,7 @@ from tilec.language.gpu.layouts import (
     convert_layout,
     num_warps,
 )
+from tilec.language.gpu.named_barriers import named_barrier
 from tilec.language.gpu.pipeline import buffer_ring, emit_pipeline, make_ring
 from tilec.language.gpu.products import extract_slice, wgmma, wgmma_wait
 from tilec.language.gpu.roles import warp_specialize
@@ -48,7 +49,8 @@ __all__ = [
     "alloc_shared", "async_commit", "async_copy", "async_wait", "barrier", "buffer_ring",
     "cluster_barrier", "cluster_rank", "cluster_size",
     "convert_layout", "elect", "emit_pipeline", "extract_slice", "fence_async", "make_ring",
-    "mbarrier", "num_warps", "remote_buffer", "shared_buffer", "tma", "warp_specialize",
+    "mbarrier", "named_barrier", "num_warps", "remote_buffer", "shared_buffer", "tma",
+    "warp_specialize",
     "warpgroup_barrier", "wgmma", "wgmma_wait",
 ]
 

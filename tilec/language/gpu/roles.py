@@ -12,6 +12,7 @@ from tilec.frontend.function import Function
 from tilec.ir import ops
 from tilec.ir.core import Block
 from tilec.language.context import current, error
+from tilec.language.gpu.named_barriers import check_counts
 from tilec.language.gpu.support import need
 from tilec.language.values import builtin, const_ints, const_value, describe, tensor, unwrap
 
@@ -34,8 +35,8 @@ def warp_specialize(roles: Any, num_warps: Any, regs: Any = None) -> None:
     of each role has (setmaxnreg), multiples of 8 from 24 to 256, for whole warpgroups; such a call
     ends the kernel.
 
-    mbarriers alone order what two roles do: they are made before, with a tlg.barrier after it. All
-    warps meet at the end.
+    mbarriers and named barriers alone order what two roles do. They are made before; a tlg.barrier
+    must follow the mbarriers. All warps meet at the end.
     """
     what, context = "tlg.warp_specialize", current()
     need(90, what)
@@ -70,6 +71,7 @@ def warp_specialize(roles: Any, num_warps: Any, regs: Any = None) -> None:
             context.builder.insert(ops.WarpRole(body=body, warps=count, registers=most))
     with context.inside(both):
         context.builder.insert(ops.Yield())
+    check_counts(both)
     context.builder.insert(ops.WarpSpecialize(body=both))
 
 

@@ -44,7 +44,8 @@ def _store(op: ops.Store) -> Needs:
             ops.Assert, ops.Assume, ops.Print, ops.Breakpoint, ops.Barrier, ops.AllocShared,
             ops.GridDependencyWait, ops.GridDependencyLaunch,
             ops.MemdescIndex, ops.MemdescTrans, ops.SharedLoad, ops.SharedStore, ops.AsyncCommit,
-            ops.AsyncWait, ops.Return, ops.WarpgroupBarrier, ops.Elect, ops.MbarrierInit,
+            ops.AsyncWait, ops.Return, ops.WarpgroupBarrier, ops.NamedBarrier, ops.Elect,
+            ops.MbarrierInit,
             ops.MbarrierExpect, ops.MbarrierArrive, ops.MbarrierWait, ops.TmaOp, ops.TmaStoreCommit,
             ops.TmaStoreWait, ops.FenceAsync, ops.WarpRole, ops.WarpSpecialize, ops.DescriptorOp,
             ops.ClusterRank, ops.RemoteArrive, ops.RemoteLoad)
