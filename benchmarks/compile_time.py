@@ -31,13 +31,15 @@ Step = Callable[[dict[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel of examples/<example>.py that has a twin of the same name in triton_kernels.
+    """A kernel of examples/<example>.py that has a twin in triton_kernels: of the same name, or
+    called `twin`.
 
-    dtype, shapes: of the arrays it takes, and `scalars` follow. ours: arguments that the twin does
-    without. constexprs: those of the first launch, and those of the launch after it. programs:
-    the number of programs for given constexprs. too_large: constexprs that take more shared memory
-    than there is. described: of a kernel that takes descriptors, the blocks, and what it takes for
-    scalars and constexprs.
+    dtype, shapes: of the arrays it takes, and `scalars` follow. float32: which arrays have that
+    dtype instead. order: of tilec's arrays; the twin takes the first `twin_takes`. ours: arguments
+    that the twin does without. constexprs: those of the first launch, and those of the launch after
+    it. programs: the number of programs for given constexprs. too_large: constexprs that take more
+    shared memory than there is. described: of a kernel that takes descriptors, the blocks, and what
+    it takes for scalars and constexprs.
     """
 
     example: str
@@ -52,6 +54,15 @@ class Case:
     too_large: dict[str, Any] = field(default_factory=dict)
     described: tuple[tuple[tuple[int, ...], ...], tuple[int | float, ...],
                      tuple[dict[str, Any], dict[str, Any]]] | None = None
+    own_options: dict[str, int] = field(default_factory=dict)  # tilec's, beside or instead
+    twin: str = ""
+    float32: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
+    twin_takes: int | None = None
+
+    def dtype_of(self, index: int) -> str:
+        """The dtype of an array."""
+        return "float32" if index in self.float32 else self.dtype
 
 
 def matmul_arguments(example: Any) -> tuple[tuple[int | float, ...], dict[str, Any]]:
@@ -63,6 +74,7 @@ def matmul_arguments(example: Any) -> tuple[tuple[int | float, ...], dict[str, A
 MATMUL = {"BM": 128, "BN": 128, "BK": 64, "GROUP": 8}
 WIDE = MATMUL | {"BN": 256}
 ATTENTION = {"BM": 128, "BN": 64, "D": DIM, "CAUSAL": True}
+LONG = {"N": 32768, "PER": 8, "WIDTH": 4096}
 CASES = {
     "add": Case("01_vector_add", "add_kernel", "float32", ((N,),) * 3, (N,),
                 ({"BLOCK": 1024}, {"BLOCK": 2048}), lambda c: (N // c["BLOCK"],)),
@@ -91,6 +103,37 @@ CASES = {
         lambda c: (CONTEXT // 128, HEADS), {"num_warps": 8, "num_stages": 2},
         described=(((1, 128, DIM),) * 4, (0.125,),
                    ({"SHARED": 1, "CAUSAL": True}, {"SHARED": 1, "CAUSAL": False}))),
+    "explicit matmul 128x256x64": Case(
+        "10_explicit_matmul", "matmul_kernel", "bfloat16", ((SIZE, SIZE),) * 3, (SIZE,) * 6,
+        (WIDE, WIDE | {"GROUP": 4}), lambda c: (128,), {"num_warps": 8, "num_stages": 3},
+        described=(((128, 64), (64, 256), (64, 128)), (),
+                   ({"GROUP": 8, "STAGES": 4}, {"GROUP": 4, "STAGES": 4}))),
+    "explicit attention 128x128x128 causal": Case(
+        "14_explicit_attention", "by_roles_kernel", "bfloat16", ((HEADS, CONTEXT, DIM),) * 4,
+        (CONTEXT, DIM, CONTEXT * DIM, 0.125),
+        (ATTENTION | {"BN": 128}, ATTENTION | {"BN": 128, "CAUSAL": False}),
+        lambda c: (CONTEXT // 128, HEADS), {"num_warps": 8, "num_stages": 2},
+        described=((*((1, 128, DIM),) * 3, (1, 64, DIM)), (0.125,), tuple(
+            {"SHARED": 1, "CAUSAL": causal, "GROUP": 8, "WARPS": (4, 8), "REGISTERS": (24, 240)}
+            for causal in (True, False))),
+        own_options={"num_warps": 12}, twin="attention_kernel"),
+    "explicit gradients 64x128x128 causal": Case(
+        "15_explicit_gradients", "gradients_kernel", "bfloat16",
+        (*((HEADS, CONTEXT, DIM),) * 4, *((HEADS, CONTEXT),) * 2, *((HEADS, CONTEXT, DIM),) * 4),
+        (CONTEXT, DIM, 0.125),
+        ({"SIDE": 128, "STEP": 32, "D": DIM, "CAUSAL": True},
+         {"SIDE": 128, "STEP": 32, "D": DIM, "CAUSAL": False}),
+        lambda c: (CONTEXT // 128, HEADS), {"num_warps": 8, "num_stages": 3},
+        described=(((1, 64, DIM), *((1, 128, DIM),) * 2, *((1, 64, DIM),) * 2,
+                    *((1, 128, DIM),) * 2, *((1, 64),) * 2), (0.125,), tuple(
+            {"SHARED": 1, "CAUSAL": causal, "STAGES": 3} for causal in (True, False))),
+        twin="attention_gradients_kernel", float32=(4, 5, 9), order=(0, 1, 2, 3, 9, 7, 8, 4, 5),
+        twin_takes=9),
+    "long softmax 32768": Case(
+        "13_long_rows", "softmax_kernel", "bfloat16", ((ROWS, 32768),) * 2, (),
+        (LONG, LONG | {"PER": 4}), lambda c: (ROWS,), {"num_warps": 16},
+        lambda example: ((), {"X": (32768, 1), "OUT": (32768, 1), "maxnreg": 64}),
+        twin="long_softmax_kernel"),
 }
 
 
@@ -102,12 +145,14 @@ def tilec_step(case: Case, torch: Any) -> Step:
     fn = getattr(example, case.kernel)
     scalars, more = case.ours(example) if case.ours else (case.scalars, {})
     args: list[Any] = arrays(case, torch)
-    given = more | case.options
+    given = more | case.options | case.own_options
+    args = [args[i] for i in case.order] or args
     own = dict(zip(map(str, case.constexprs), case.constexprs, strict=True))
     if case.described:
         blocks, scalars, mine = case.described
+        shapes = [case.shapes[i] for i in case.order] or case.shapes
         args = [tilec.TensorDescriptor(x, shape, strides_of(shape), block)
-                for x, shape, block in zip(args, case.shapes, blocks, strict=True)]
+                for x, shape, block in zip(args, shapes, blocks, strict=True)]
         own = dict(zip(own, mine, strict=True))
     args += scalars
     if torch is None:
@@ -130,13 +175,13 @@ def triton_step(case: Case, torch: Any) -> Step:
 
     from benchmarks import triton_kernels
 
-    fn = getattr(triton_kernels, case.kernel)
-    args = (*arrays(case, torch), *case.scalars)
-    element = {"float32": "*fp32", "bfloat16": "*bf16"}[case.dtype]
+    fn = getattr(triton_kernels, case.twin or case.kernel)
+    taken = range(len(case.shapes))[:case.twin_takes]
+    args = (*arrays(case, torch)[:len(taken)], *case.scalars)
+    elements = [{"float32": "*fp32", "bfloat16": "*bf16"}[case.dtype_of(i)] for i in taken]
 
     def compile_only(constexprs: dict[str, Any]) -> None:
-        types = [element] * len(case.shapes) + ["fp32" if isinstance(x, float) else "i32"
-                                                for x in case.scalars]
+        types = elements + ["fp32" if isinstance(x, float) else "i32" for x in case.scalars]
         signature = dict(zip(fn.arg_names, types)) | dict.fromkeys(constexprs, "constexpr")
         aligned = {(i,): [["tt.divisibility", 16]] for i, t in enumerate(signature.values())
                    if t not in ("constexpr", "fp32")}
@@ -151,13 +196,13 @@ def triton_step(case: Case, torch: Any) -> Step:
 def arrays(case: Case, torch: Any) -> list[Any]:
     """The array arguments. Where nothing is launched only their types matter."""
     if torch is not None:
-        return [torch.zeros(shape, device="cuda", dtype=getattr(torch, case.dtype))
-                for shape in case.shapes]
+        return [torch.zeros(shape, device="cuda", dtype=getattr(torch, case.dtype_of(i)))
+                for i, shape in enumerate(case.shapes)]
     import ml_dtypes
     import numpy as np
 
-    dtype = np.float32 if case.dtype == "float32" else ml_dtypes.bfloat16
-    return [np.zeros(64, dtype) for _ in case.shapes]
+    dtypes = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
+    return [np.zeros(64, dtypes[case.dtype_of(i)]) for i in range(len(case.shapes))]
 
 
 def child(who: str, kernel: str) -> None:

@@ -35,20 +35,20 @@ MAY_IMPORT = {
     "language": EVAL | {"frontend"}, "compiler": COMPILER, "instruments": COMPILER,
     "runtime": RUNTIME, "testing": RUNTIME, "tools": RUNTIME | {"tools"},
 }
-COMPILER_LINES, OTHER_LINES = 16_000, 15_400
+COMPILER_LINES, OTHER_LINES = 16_200, 15_800
 HEAVY = ("numpy", "llvmlite", "lark", "cuda", "ml_dtypes", "torch")
 
 # Ops that a table of rules leaves out, and why.
 ENDS = {"Yield", "Condition"}  # the op around them reads them
 MACHINE = {  # memory, control flow and the grid are the interpreter's, which has rules for them
     "AllocShared", "Assert", "Assume", "AsyncCommit", "AsyncCopy", "AsyncWait", "AtomicRmw",
-    "Barrier", "Breakpoint", "DescriptorAtomic", "DescriptorLoad", "DescriptorStore", "Elect",
-    "FenceAsync", "For", "GridDependencyLaunch", "GridDependencyWait", "If", "Load",
-    "MbarrierArrive",
-    "MbarrierExpect", "MbarrierInit", "MbarrierWait", "MemdescIndex", "MemdescTrans", "NumPrograms",
-    "PrefetchTensormap", "Print", "ProgramId", "Reduce", "SharedLoad", "SharedStore", "Store",
-    "TmaLoad", "TmaStore", "TmaStoreCommit", "TmaStoreWait", "WarpRole", "WarpSpecialize",
-    "WarpgroupBarrier", "Wgmma", "WgmmaWait", "While",
+    "Barrier", "Breakpoint", "ClusterBarrier", "ClusterRank", "DescriptorAtomic",
+    "DescriptorLoad", "DescriptorStore", "Elect", "FenceAsync", "For", "GridDependencyLaunch",
+    "GridDependencyWait", "If", "Load", "MbarrierArrive", "MbarrierExpect", "MbarrierInit",
+    "MbarrierWait", "MemdescIndex", "MemdescTrans", "NumPrograms", "PrefetchTensormap", "Print",
+    "ProgramId", "Reduce", "RemoteArrive", "RemoteLoad", "SharedLoad", "SharedStore", "Store",
+    "TmaLoad", "TmaMulticast", "TmaStore", "TmaStoreCommit", "TmaStoreWait", "WarpRole",
+    "WarpSpecialize", "WarpgroupBarrier", "Wgmma", "WgmmaWait", "While",
 }
 # They are rewritten, or become TMA copies, before code is generated.
 DESCRIPTORS = {"DescriptorAtomic", "DescriptorLoad", "DescriptorStore"}

@@ -88,6 +88,8 @@ def test_stop_at(level):
     ({"num_warps": 0}, "num_warps is 0"), ({"num_warps": 64}, "num_warps is 64"),
     ({"num_warps": 4.0}, "num_warps is 4.0"), ({"num_warps": True}, "num_warps is True"),
     ({"num_stages": 17}, "num_stages is 17"), ({"maxnreg": 300}, "maxnreg is 300"),
+    ({"num_ctas": 3}, "num_ctas is 3, expected 1, 2, 4 or 8"), ({"num_ctas": 16}, "num_ctas is 16"),
+    ({"num_ctas": "2"}, "num_ctas is '2'"), ({"num_ctas": True}, "num_ctas is True"),
     ({"launch_pdl": 1}, "launch_pdl is 1, expected True or False"),
 ])
 def test_options(options, message):

@@ -125,7 +125,7 @@ def test_loops_convert_operands_alone(target: str, converted: int) -> None:
                                            target=target, BM=64, BK=32)
     for made in (product, loaded):
         loop, conversions = loop_of(made)
-        assert re.search(r"%acc\w*: tensor<64x64xf32, #n0>", loop)
+        assert re.search(r"%acc\w*: tensor<64x64xf32, #n\d>", loop)
         assert len(conversions) == converted
         assert all(re.search(r"#d[01]>$", line) for line in conversions)
 

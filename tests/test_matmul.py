@@ -34,7 +34,8 @@ def check(config: dict[str, Any]) -> None:
     """The product of this configuration is right at every level."""
     p = product(config, np.random.default_rng(zlib.crc32(shown(config).encode())))
     made = matmul.warmup(*p.args.values(), grid=p.grid, num_warps=config["num_warps"],
-                         num_stages=config["num_stages"], target=config["target"], **p.constexprs)
+                         num_stages=config["num_stages"], target=config["target"],
+                         find_boxes=config.get("find_boxes", True), **p.constexprs)
     for level, (_, _, got) in run_all(made, p.args, p.grid).items():
         p.check(got, f"{level}, {config}")
 

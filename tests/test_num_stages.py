@@ -28,7 +28,7 @@ def same_bits(kernel: tilec.JITFunction, args: dict[str, Any], constexprs: dict[
     for n in STAGES:
         option = {stages: n} if stages else {"num_stages": n}
         made = kernel.warmup(*args.values(), grid=grid, num_warps=num_warps, target=target,
-                             **constexprs, **option)
+                             find_boxes=False, **constexprs, **option)
         ahead = made.asm["gpu"].count("gpu.async_copy(")
         assert ahead == copied * n * (n > 1) + later * (n - 1) * (n > 2), (n, ahead)
         results = run_all(made, args, grid)

@@ -39,11 +39,11 @@ CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
                 "num_stages": 3, "target": "sm_90"}),
     "matmul by wgmma": ("06_matmul", "matmul_kernel", SQUARE,
                         {"ACC": tl.float32, "BM": 128, "BN": 256, "BK": 64, "GROUP": 8,
-                         "num_warps": 8, "num_stages": 3}),
+                         "num_warps": 8, "num_stages": 3, "find_boxes": False}),
     "attention": ("07_attention", "attention_kernel",
                   (HALF, HALF, HALF, HALF, WIDTH, 128, WIDTH * 128, 0.1),
                   {"BM": 64, "BN": 64, "D": 128, "CAUSAL": True, "num_warps": 4,
-                   "num_stages": 2}),
+                   "num_stages": 2, "find_boxes": False}),
     "long softmax": ("13_long_rows", "softmax_kernel", (HALF, HALF), LONG),
     "cross-entropy": ("13_long_rows", "cross_entropy_kernel",
                       (HALF, np.zeros(64, np.int64), SINGLE, HALF, 1.0),
@@ -62,6 +62,8 @@ CASES: dict[str, tuple[str, str, tuple[Any, ...], dict[str, Any]]] = {
                        for block in ((128, 64), (64, 256), (64, 128))),
                  {"GROUP": 8, "STAGES": 4, "num_warps": 8}),
 }
+CASES |= {f"{name} of boxes": (*CASES[name][:3], CASES[name][3] | {"find_boxes": True})
+          for name in ("matmul by wgmma", "attention")}
 for name in ("descriptors", "descriptor attention"):
     CASES[f"{name} by roles"] = (*CASES[name][:3], CASES[name][3] | {"WS": True})
 # The same shapes backward: q, k, v, dout and what is stored; then lse, delta and the scale.
@@ -99,7 +101,8 @@ CASES |= {
 }
 # Kernels written at the gpu level.
 FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir",
-            "gemm by roles": "gemm_c_e2.tir", "attention F3nf": "attention_f3nf.tir"}
+            "gemm by roles": "gemm_c_e2.tir", "gemm by clusters": "gemm_d_e2.tir",
+            "attention F3nf": "attention_f3nf.tir"}
 BY_PTXAS = {"attention F3nf", "descriptor attention by roles", "explicit attention, full, by roles",
             "explicit attention, causal, by roles"}  # for their setmaxnreg
 

@@ -28,6 +28,7 @@ from tilec.errors import (
     TilecError,
     ToolError,
 )
+from tilec.ir.clusters import CLUSTER_SIZES
 from tilec.ir.core import Module
 from tilec.ir.ops.scf import MAX_STAGES
 from tilec.ir.parser import parse
@@ -83,6 +84,7 @@ PIPELINE: tuple[Step, ...] = (
     Step("tile", FormFma(), "once, before any scheduling, so that numerics do not depend on it"),
     Step("tile", Cse(), "after the rewrites above have made equal things look equal"),
     Step("tile", Licm(), "after cse: one copy to hoist"),
+    Step("tile", FindBoxes(flat=True), "before flatten: a nest that TMA feeds stays one"),
     Step("tile", Flatten(), "after licm: what is computed in every round is what must be"),
     Step("tile", Unroll(), "after licm: hoisted work is not copied"),
     Step("tile", Canonicalize(), "folds what unrolling made constant"),
@@ -122,26 +124,29 @@ class Options:
     num_stages: depth of software pipelines. debug: keep device asserts. maxnreg: most registers
     a thread, so that more programs share an SM; 0 leaves it to ptxas. launch_pdl: programmatic
     dependent launch: the kernel may begin while the one before it in the stream ends, and waits
-    for that before it accesses memory. boxes: tiles of pointers that are boxes of a matrix may
-    go by TMA."""
+    for that before it accesses memory. find_boxes: tiles of pointers that are boxes of a matrix may
+    go by TMA. num_ctas: programs a cluster, consecutive along axis 0 of the grid."""
 
     num_warps: int = 4
     num_stages: int = 3
     debug: bool = False
     maxnreg: int = 0
     launch_pdl: bool = False
-    boxes: bool = True
+    find_boxes: bool = True
+    num_ctas: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("num_warps", "num_stages", "maxnreg"):
+        for name in ("num_warps", "num_stages", "maxnreg", "num_ctas"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TilecError(f"{name} is {value!r}, expected an integer")
         if not 1 <= self.num_warps <= MAX_WARPS:
             raise TilecError(f"num_warps is {self.num_warps}, expected 1 to {MAX_WARPS}")
+        if self.num_ctas not in CLUSTER_SIZES:
+            raise TilecError(f"num_ctas is {self.num_ctas}, expected 1, 2, 4 or 8")
         if not 1 <= self.num_stages <= MAX_STAGES:
             raise TilecError(f"num_stages is {self.num_stages}, expected 1 to {MAX_STAGES}")
-        for name in ("launch_pdl", "boxes"):
+        for name in ("launch_pdl", "find_boxes"):
             if not isinstance(getattr(self, name), bool):
                 raise TilecError(f"{name} is {getattr(self, name)!r}, expected True or False")
         if self.maxnreg and not 16 <= self.maxnreg <= 255:
@@ -369,7 +374,8 @@ def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Comp
     options = Options(num_warps=min(module.num_warps, MAX_WARPS),
                       num_stages=int(module.attributes.get("num_stages", Options.num_stages)),
                       launch_pdl=bool(module.attributes.get("launch_pdl", False)),
-                      boxes=bool(module.attributes.get("boxes", True)))
+                      find_boxes=bool(module.attributes.get("find_boxes", True)),
+                      num_ctas=module.num_ctas)
     made = Compiled(target, options, symbol(module.funcs[0].name))
     start = max(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
     try:

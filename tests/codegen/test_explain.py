@@ -228,13 +228,13 @@ def matmul(a, b, c, K, B: tl.constexpr):
 
 def test_too_many_stages_are_refused_before_codegen(monkeypatch):
     signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "K": "i32:16"}
-    found = remarks_on(matmul, signature, {"B": 128}, num_stages=4)
+    found = remarks_on(matmul, signature, {"B": 128}, num_stages=4, find_boxes=False)
     buffers = [r.data for r in found if r.data.get("use") == "buffer"]
     assert [(b["bytes"], b["stages"]) for b in buffers] == [(4 * 16384, 4)] * 2
     assert {r.kind for r in found} >= {"access", "dot", "pipeline"}
     monkeypatch.setattr(compiler, "to_llir", never)
     with pytest.raises(OutOfResources) as caught:
-        remarks_on(matmul, signature, {"B": 128}, num_stages=8)
+        remarks_on(matmul, signature, {"B": 128}, num_stages=8, find_boxes=False)
     rows = [line.split() for line in caught.value.message.splitlines()[2:4]]
     assert [row[:2] for row in rows] == [["131072", "8"]] * 2
     assert caught.value.loc.file == __file__ and f"{__file__}:" in rows[0][-1]

@@ -23,7 +23,7 @@ from tilec.passes.insert_barriers import InsertBarriers
 GEMM, ATTENTION = "gemm_a_branch.tir", "attention_e1.tir"
 ROLES = ("gemm_c_e2.tir", "attention_f3nf.tir")
 LIMIT = 232448  # bytes of shared memory of one CTA on sm_90
-each = pytest.mark.parametrize("name", [GEMM, ATTENTION, *ROLES])
+each = pytest.mark.parametrize("name", [GEMM, ATTENTION, *ROLES, "gemm_d_e2.tir"])
 
 
 @each

@@ -39,7 +39,7 @@ BLOCKS = [(64, 64, 32), (128, 32, 64), (64, 96, 64), (64, 160, 32), (192, 16, 32
 FACTORS: dict[str, list[Any]] = {
     "kind": ["f16", "f16_f16", *NARROW], "block": BLOCKS, "num_warps": [4, 8],
     "num_stages": [1, 2, 3, 4], "a": WAYS, "b": WAYS, "edges": ["exact", "aligned"],
-    "steps": [1, 2, 5], "target": [HOPPER]}
+    "steps": [1, 2, 5], "target": [HOPPER], "find_boxes": [False, True]}
 
 
 def by_wgmma(config: dict[str, Any]) -> bool:
@@ -59,7 +59,8 @@ def test_products(config: dict[str, Any]) -> None:
     check(config)
     p = product(config, np.random.default_rng(zlib.crc32(shown(config).encode())))
     made = matmul.warmup(*p.args.values(), grid=p.grid, num_warps=config["num_warps"],
-                         num_stages=config["num_stages"], target=HOPPER, **p.constexprs)
+                         num_stages=config["num_stages"], target=HOPPER,
+                         find_boxes=config["find_boxes"], **p.constexprs)
     assert ("gpu.wgmma(" in made.asm["gpu"]) == by_wgmma(config)
 
 
@@ -77,7 +78,7 @@ def test_stages_change_no_bit(kind: str, steps: int, rng) -> None:
 def test_operands_stored_through_registers(a: str, b: str, rng) -> None:
     """With one stage; a transposed one, too, is fenced."""
     config = {"kind": "f16", "block": (64, 32, 32), "a": a, "b": b, "edges": "aligned", "steps": 3,
-              "num_warps": 4, "num_stages": 1, "target": HOPPER}
+              "num_warps": 4, "num_stages": 1, "target": HOPPER, "find_boxes": False}
     check(config)
 
 
@@ -263,7 +264,8 @@ def test_b_in_registers_stays_on_mma_sync(rng) -> None:
 
 def said(kernel: Any, args: dict[str, Any], constexprs: dict[str, Any], **options: Any) -> str:
     """Why the kernel's dot is not for wgmma."""
-    made = kernel.warmup(*args.values(), grid=(1,), target=HOPPER, **options, **constexprs)
+    made = kernel.warmup(*args.values(), grid=(1,), target=HOPPER, find_boxes=False, **options,
+                         **constexprs)
     with recording() as remarks:
         compile_from(made.build(), made.target, "gpu")
     (found,) = {r.message for r in remarks if r.kind == "dot"}
@@ -342,6 +344,7 @@ def ring(stages: int = 3, level: str = "gpu") -> Module:
     p = product({"kind": "f16", "block": (64, 64, 32), "a": "rows", "b": "rows",
                  "edges": "aligned", "steps": 5}, np.random.default_rng(5))
     made = matmul.warmup(*p.args.values(), grid=p.grid, num_stages=stages, target=HOPPER,
+                         find_boxes=False,
                          **p.constexprs)
     return parse(made.asm[level])
 
@@ -433,6 +436,7 @@ def check_schedule(order: Callable[[Any], int], stage: int, stages: int = 3) -> 
     p = product({"kind": "f16", "block": (64, 64, 32), "a": "rows", "b": "trans",
                  "edges": "aligned", "steps": 5}, np.random.default_rng(6))
     made = matmul.warmup(*p.args.values(), grid=p.grid, target=HOPPER, num_stages=stages,
+                         find_boxes=False,
                          **p.constexprs)
     module = made.build()
     compile_from(module, made.target, "tile")

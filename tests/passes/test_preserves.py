@@ -48,7 +48,7 @@ def outcome(module: Module, func: Func, seed: int) -> tuple[list[np.ndarray], li
             if not isinstance(a.type, TensorMap)]
     maps = [MapMaker(recipe).on_host(args, (1, 1, 1)) for recipe in recipes(func)]
     printed: list[str] = []
-    run(module, func.name, [*args, *maps], 1, seed=seed, on_print=printed.append)
+    run(module, func.name, [*args, *maps], module.num_ctas, seed=seed, on_print=printed.append)
     return [a for a in args if isinstance(a, np.ndarray)], printed
 
 

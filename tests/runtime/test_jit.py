@@ -75,7 +75,7 @@ def test_grid_functions_see_arguments_defaults_and_options():
     assert meta["p"] is p
     assert {k: v for k, v in meta.items() if k != "p"} == {
         "n": 5, "A": 4, "B": 8, "num_warps": 2, "num_stages": 1, "debug": False, "maxnreg": 0,
-        "launch_pdl": False}
+        "launch_pdl": False, "find_boxes": True, "num_ctas": 1}
 
 
 def test_arguments_that_are_constants_take_no_place():

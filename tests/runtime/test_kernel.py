@@ -137,8 +137,8 @@ def test_run_on_a_device(monkeypatch, early):
     launched = []
 
     class Fake(Launcher):
-        def __init__(self, function, types, device_index, maps, early):
-            launched.append((function, types, device_index, early))
+        def __init__(self, function, types, device_index, maps, early, instead, name, num_ctas):
+            launched.append((function, types, device_index, early, name, num_ctas))
 
         def launch(self, *args):
             launched.append(args)
@@ -148,13 +148,13 @@ def test_run_on_a_device(monkeypatch, early):
     monkeypatch.setattr(device, "load", lambda image, name, shared, index: launched.append(
         (name, shared, index)) or loaded)
     monkeypatch.setattr(device, "synchronize", lambda index: launched.append("wait"))
-    made = tilec.compile(add, SIGNATURE, {"BLOCK": 512}, launch_pdl=early)
+    made = tilec.compile(add, SIGNATURE, {"BLOCK": 512}, launch_pdl=early, num_ctas=1 + early)
     dx, dy, dout = (memory.array(a) for a in arrays(600))
     for _ in range(2):
         made.run([dx, dy, dout, 600], 2, level="cubin")
     call = ((2, 1, 1), 128, 0, 0, [0x1000, 0x101000, 0x201000, 600])
-    assert launched == [("add", 0, 0), ("f", ["*fp32"] * 3 + ["i32"], 0, early), call, "wait",
-                        call, "wait"]
+    made_of = ("f", ["*fp32"] * 3 + ["i32"], 0, early, "add", 1 + early)
+    assert launched == [("add", 0, 0), made_of, call, "wait", call, "wait"]
 
 
 def test_names_that_ptx_cannot_spell(monkeypatch):

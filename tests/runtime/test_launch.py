@@ -194,6 +194,14 @@ class EarlyDriver(FakeDriver):
         raise AssertionError("a launch without attributes")
 
 
+def test_grids_of_whole_clusters(fake):
+    driver, launcher = fake(["i32"]), Launcher("f", ["i32"], name="add", num_ctas=2)
+    launcher.launch((4, 3, 1), 32, 0, 0, [1])
+    with pytest.raises(LaunchError, match="`add` has a grid of 3 programs along axis 0, expected"):
+        launcher.launch((3, 4, 1), 32, 0, 0, [1])
+    assert len(driver.launches) == 1
+
+
 def test_early_launch(monkeypatch):
     driver = EarlyDriver([4], [result("CUDA_ERROR_INVALID_CONTEXT")])
     for name in ("driver", "_bindings"):

@@ -115,7 +115,7 @@ def test_a_descriptor_has_a_shape_and_strides_of_its_own(driver: Driver) -> None
 
 
 # ---- running
-@pytest.mark.parametrize("name", ["gemm_a_branch.tir", "gemm_c_e2.tir"])
+@pytest.mark.parametrize("name", ["gemm_a_branch.tir", "gemm_c_e2.tir", "gemm_d_e2.tir"])
 def test_gemm_at_every_level(name: str) -> None:
     kernel = tilec.load(FOLDER / name)
     results = []
@@ -176,8 +176,8 @@ def test_launch(name: str, total: int, driver: Driver, monkeypatch: pytest.Monke
 
     class Launcher:
         def __init__(self, function: Any, types: list[str], index: int, maps: list[Any],
-                     early: bool) -> None:
-            assert not early
+                     early: bool, name: str, num_ctas: int) -> None:
+            assert not early and num_ctas == 1
             launched.append(types)
 
         def launch(self, *args: Any) -> None:

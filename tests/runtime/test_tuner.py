@@ -579,6 +579,15 @@ def test_maxnreg_belongs_to_the_configs_only_if_one_of_them_has_it():
         limited[1](x, x, x, 8, maxnreg=32)
 
 
+def test_clusters_are_a_choice():
+    x = np.zeros(8, np.float32)
+    clustered = tilec.autotune(configs(num_ctas=2), [])(add)
+    assert clustered[2](x, x, x, 8).options.num_ctas == 2
+    assert "num_ctas: 2" in str(configs(num_ctas=2)[0])
+    with pytest.raises(LaunchError, match="expected a multiple of num_ctas, which is 2"):
+        clustered[1](x, x, x, 8)
+
+
 def test_names_and_texts():
     kernel = tilec.autotune(ONE, [])(tilec.heuristics({})(add))
     assert kernel.__name__ == kernel.name == "add" and kernel.base is add

@@ -179,6 +179,18 @@ def test_errors(body: str, message: str) -> None:
         run(body, 2, "2")
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("access", [
+    "mapa.shared::cluster.u32 %r2, %tile, 0; ld.shared::cluster.b32 %r3, [%r2];",
+    "mapa.shared::cluster.u32 %r2, %bar, 0; mbarrier.arrive.shared::cluster.b64 _, [%r2];"])
+def test_accesses_to_a_cta_that_has_ended(access: str, seed: int | None) -> None:
+    """CTA 0 exits at once, CTA 1 comes to the cluster barrier before, which then waits for itself
+    alone."""
+    body = f"setp.ne.u32 %p1, %rank, 0; @!%p1 exit; {BARRIER} {access}"
+    with pytest.raises(SimError, match="memory of CTA 0 of the cluster, which has ended"):
+        run(body, 2, "2", seed)
+
+
 def test_launches() -> None:
     with pytest.raises(SimError, match=r"does not consist of clusters of \(2, 1, 1\)"):
         run("", 3, "2")

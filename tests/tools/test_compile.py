@@ -61,6 +61,14 @@ def test_writes_every_level(source, tmp_path, capsys, signature):
         assert capsys.readouterr().out.startswith("arg 2: 50 float32\n[2. 2. 2.")
 
 
+def test_clusters(source, tmp_path):
+    assert tool.main([f"{source}:add", "--signature=*fp32, *fp32, *fp32, i32, 64", "-o",
+                      str(tmp_path), "--num-ctas=4"]) == 0
+    for level in ("tile", "gpu", "lowered"):
+        assert parse((tmp_path / f"add.{level}.tir").read_text()).num_ctas == 4
+    assert ".reqnctapercluster 4, 1, 1" in (tmp_path / "add.ptx").read_text()
+
+
 def test_descriptors_among_the_types(source):
     text = "*fp32, tensordesc<bf16[4, 8], nan>:16, out_ptr=tensordesc<i8[16, 1, 2]>, 3"
     signature, constexprs = tool.split_signature(tool.load(source, "add"), text)

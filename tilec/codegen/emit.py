@@ -22,11 +22,12 @@ from tilec.ir.types import Element, Pointer
 
 POINTER = "ptr addrspace(1)"
 SHARED = "ptr addrspace(3)"
+CLUSTER = "ptr addrspace(7)"  # shared memory of any CTA of the cluster
 _ELEMENTS = {"i1": "i1", "f8e4m3": "i8", "f8e5m2": "i8", "f16": "half", "bf16": "bfloat",
              "f32": "float", "f64": "double",
              **{f"{s}{b}": f"i{b}" for s in "iu" for b in (8, 16, 32, 64)}}
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "bfloat": 16, "float": 32,
-        "double": 64, POINTER: 64, SHARED: 64}
+        "double": 64, POINTER: 64, SHARED: 64, CLUSTER: 64}
 _SUFFIX = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
 _FLOATS = {"half": F16, "bfloat": BF16, "float": F32, "double": F64}
 

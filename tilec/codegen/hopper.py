@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilec.codegen.cluster import remote
 from tilec.codegen.context import CodeGen, lower
 from tilec.codegen.emit import Reg
+from tilec.codegen.memory import cache_policy
 from tilec.errors import CompilationError
 from tilec.ir import ops
 from tilec.ir.buffers import stage_bytes
@@ -107,6 +109,13 @@ def _arrive(cg: CodeGen, op: ops.MbarrierArrive) -> None:
            [("r", _address(cg, cg.scalar(op.barrier)))])
 
 
+@lower(ops.RemoteArrive)
+def _remote_arrive(cg: CodeGen, op: ops.RemoteArrive) -> None:
+    # With .release.cluster every arrival would wait for all of the thread's stores (MEMBAR).
+    there = remote(cg, _address(cg, cg.scalar(op.barrier)), cg.scalar(op.rank))
+    _first(cg, "mbarrier.arrive.shared::cluster.b64 _, [$0];", [("r", there)])
+
+
 @lower(ops.MbarrierWait)
 def _wait(cg: CodeGen, op: ops.MbarrierWait) -> None:
     text = "{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; " \
@@ -121,17 +130,25 @@ def _prefetch(cg: CodeGen, op: ops.PrefetchTensormap) -> None:
     _single(cg, "prefetch.tensormap [$0];", [("l", cg.scalar(op.map))])
 
 
-@lower(ops.TmaLoad)
-def _load(cg: CodeGen, op: ops.TmaLoad) -> None:
+@lower(ops.TmaLoad, ops.TmaMulticast)
+def _load(cg: CodeGen, op: ops.TmaLoad | ops.TmaMulticast) -> None:
     rank = len(op.coordinates)
     text = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    more: list[tuple[str, Reg]] = []
+    if isinstance(op, ops.TmaMulticast):
+        text += ".multicast::cluster"
+        more.append(("h", cg.e.convert("trunc", cg.scalar(op.mask), "i16")))
+    if op.eviction not in ("", "evict_normal"):
+        text += ".L2::cache_hint"
+        more.append(("l", cache_policy(cg, op.eviction)))
     barrier = _address(cg, cg.scalar(op.barrier))
     at = [cg.scalar(v) for v in op.coordinates]
+    places = ", ".join(f"${i}" for i in range(3, 3 + rank))
+    last = "".join(f", ${3 + rank + i}" for i in range(len(more)))
     for offset, where in _boxes(cg, op, op.buffer, at):
-        places = ", ".join(f"${i}" for i in range(3, 3 + rank))
-        _single(cg, f"{text} [$0], [$1, {{{places}}}], [$2];",
+        _single(cg, f"{text} [$0], [$1, {{{places}}}], [$2]{last};",
                 [("r", _address(cg, cg.scalar(op.buffer), offset)), ("l", cg.scalar(op.map)),
-                 ("r", barrier), *(("r", c) for c in where)])
+                 ("r", barrier), *(("r", c) for c in where), *more])
 
 
 @lower(ops.TmaStore)

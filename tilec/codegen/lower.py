@@ -9,6 +9,7 @@ from tilec.codegen import (  # noqa: F401  (their rules)
     affine,
     atomics,
     casts,
+    cluster,
     control,
     debug,
     dot,
@@ -27,6 +28,7 @@ from tilec.codegen.context import SMEM, CodeGen, lower
 from tilec.codegen.emit import Reg, llvm_element
 from tilec.codegen.explain import explain
 from tilec.errors import CompilationError
+from tilec.ir.clusters import CLUSTER_SM
 from tilec.ir.core import UNKNOWN, Func, Module, Value
 from tilec.ir.descriptors import TENSOR_MAP_BYTES
 from tilec.ir.ops.gpu import GridDependencyWait
@@ -56,6 +58,10 @@ def to_llir(module: Module, target: Target) -> LLIR:
         _refuse_bf16(func, target)
     if module.attributes.get("launch_pdl", False):
         _refuse_early(func)
+    if module.num_ctas > 1 and target.sm < CLUSTER_SM:
+        raise CompilationError(f"@{func.name} has num_ctas = {module.num_ctas}, which needs "
+                               f"sm_{CLUSTER_SM} or later, the target is {target}",
+                               None if func.loc is UNKNOWN else func.loc, "leave num_ctas out")
     cg = CodeGen(func, module.num_warps, target)
     if recorded():
         explain(cg)
@@ -64,7 +70,7 @@ def to_llir(module: Module, target: Target) -> LLIR:
     for op in func.body:
         cg.op(op)
     name = symbol(func.name)
-    text = _module_text(cg, func, name, int(module.attributes.get("maxnreg", 0)))
+    text = _module_text(cg, func, name, int(module.attributes.get("maxnreg", 0)), module.num_ctas)
     return LLIR(text, name, int(module.attributes.get("shared", 0)),
                 module.num_warps, tuple(str(a.type) for a in func.args))
 
@@ -130,7 +136,7 @@ def _parameters(func: Func) -> str:
     return ", ".join(shown)
 
 
-def _module_text(cg: CodeGen, func: Func, name: str, maxnreg: int) -> str:
+def _module_text(cg: CodeGen, func: Func, name: str, maxnreg: int, num_ctas: int) -> str:
     e, threads = cg.e, 32 * cg.num_warps
     parts = [*e.globals.values(), f"{SMEM} = external addrspace(3) global [0 x i8], align 1024",
              *sorted(e.declared.values())]
@@ -140,6 +146,8 @@ def _module_text(cg: CodeGen, func: Func, name: str, maxnreg: int) -> str:
     limit = f' "nvvm.maxnreg"="{maxnreg}"' if maxnreg else ""
     if roles.give_registers(func, maxnreg):
         limit = ' "nvvm.minctasm"="1"'  # setmaxnreg shares out what the launch bounds grant
+    if num_ctas > 1:
+        limit += f' "nvvm.cluster_dim"="{num_ctas},1,1"'
     # noimplicitfloat keeps LLVM from merging accesses: they are as wide as they should be, and it
     # would read past the end of a buffer to fill a vector.
     parts.append(f'attributes #0 = {{ nounwind noimplicitfloat "nvvm.reqntid"="{threads},1,1"'

@@ -119,11 +119,14 @@ def _modifiers(cg: CodeGen, op: Any) -> tuple[str, Reg | None]:
     if op.cache or name in ("", "evict_normal") or cg.target.ptx_version < 74 or cg.target.sm < 80:
         return ".global" + op.cache, None
 
-    def policy() -> Reg:
-        return cg.e.asm(f"createpolicy.fractional.L2::{name}.b64 $0, 0f3F800000;", "=l", (),
-                        ("i64",), effects=False)[0]
+    return f".global.L1::{name}.L2::cache_hint", cache_policy(cg, name)
 
-    return f".global.L1::{name}.L2::cache_hint", cg.e.once(("policy", name), policy)
+
+def cache_policy(cg: CodeGen, eviction: str) -> Reg:
+    """A policy for the L2 cache, by which all of an access's lines are evicted first or last."""
+    return cg.e.once(("policy", eviction), lambda: cg.e.asm(
+        f"createpolicy.fractional.L2::{eviction}.b64 $0, 0f3F800000;", "=l", (), ("i64",),
+        effects=False)[0])
 
 
 def load_piece(cg: CodeGen, op: Any, pointer: Reg, offset: int, elem: str, width: int,

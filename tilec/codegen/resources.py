@@ -65,7 +65,7 @@ def _data(order: list[Op]) -> Iterator[tuple[Value, int]]:
     """Tiles of data, each with the number of the op at which it begins."""
     data: set[Value] = set()
     for i, op in enumerate(order):
-        sources = isinstance(op, ops.Load | ops.SharedLoad | ops.Dot)
+        sources = isinstance(op, ops.Load | ops.SharedLoad | ops.RemoteLoad | ops.Dot)
         for block in op.regions:
             for arg in block.args:
                 # A carried accumulator: the value before the loop is the same registers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import add
 
 from tilec.codegen.access import (
@@ -44,8 +45,8 @@ def _trans(cg: CodeGen, op: ops.MemdescTrans) -> None:
 
 def _within(cg: CodeGen, base: Reg) -> Address:
     """Pointers into a buffer by byte offset."""
-    return lambda offset: cg.e.new(f"getelementptr i8, {SHARED} {base.ref}, i32 {offset.ref}",
-                                   SHARED)
+    return lambda offset: cg.e.new(f"getelementptr i8, {base.elem} {base.ref}, i32 {offset.ref}",
+                                   base.elem)
 
 
 def _buffer(value: Value) -> SharedTile:
@@ -56,16 +57,23 @@ def _buffer(value: Value) -> SharedTile:
 
 @lower(ops.SharedLoad)
 def _load(cg: CodeGen, op: ops.SharedLoad) -> None:
+    load_buffer(cg, op, cg.scalar(op.buffer), op.offsets, load_matrices(cg))
+
+
+def load_buffer(cg: CodeGen, op: ops.SharedLoad | ops.RemoteLoad, base: Reg,
+                offsets: Sequence[int] = (), matrices: bool = False) -> None:
+    """Read a buffer that begins at `base`, or the part of it at `offsets`, into the op's result.
+    matrices: by ldmatrix too, which reaches the CTA's own memory alone."""
     frag, buffer, elem = fragment_of(op.result), _buffer(op.buffer), cg.element(op.result)
     stored = "i8" if elem == "i1" else elem
     size = Reg("", stored).bits // 8
     copies = frag.free_masks["register"]
     lanes: list[Reg] = []
     for odd in frag.odd_offsets:
-        start = tuple(map(add, odd, op.offsets)) if op.offsets else odd
-        access = access_map(frag, buffer, start if op.offsets else ())
-        route = best_route(access, size * 8, load_matrices(cg))
-        found = load_route(cg, route, stored, size, _within(cg, cg.scalar(op.buffer)),
+        start = tuple(map(add, odd, offsets)) if offsets else odd
+        access = access_map(frag, buffer, start if offsets else ())
+        route = best_route(access, size * 8, matrices)
+        found = load_route(cg, route, stored, size, _within(cg, base),
                            buffer.part_at(start) * buffer.part_elements * size)
         lanes += [found[r & ~copies] for r in range(frag.registers_per_part)]
     cg.set(op.result, cg.e.as_held(cg.e.build(lanes), elem))

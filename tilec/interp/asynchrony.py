@@ -19,9 +19,9 @@ CLEAN, FENCED, WRITTEN = 0, 1, 2
 
 
 Clock = dict[object, int]
-"""How far each agent is known to have come, see `interp/roles.py`."""
+"""How far each agent is known to have come, see `interp/agents.py`."""
 End = tuple[object, int]
-"""When an access of a warp role is over: the agent whose clock says so, and its time."""
+"""When an access of an agent is over: the agent whose clock says so, and its time."""
 
 
 def join(into: Clock, other: Clock) -> None:
@@ -34,8 +34,8 @@ class Mbarriers:
     """The mbarriers of one buffer, [P, stages] each: phases ended, arrivals that a phase needs (0:
     not set up), arrivals and bytes of this phase. ready: whether all threads may use them, [P].
 
-    While warp roles run, `told` is what those who arrived at a slot's phase know, and `past` what
-    those do who wait for phases that have ended."""
+    While warp roles or the programs of a cluster run, `told` is what those who arrived at a slot's
+    phase know, and `past` what those do who wait for phases that have ended."""
 
     def __init__(self, buffer: Buffer) -> None:
         self.told: dict[int, Clock] = {}
@@ -51,6 +51,11 @@ class Mbarriers:
                              (self.bytes, 0)):
             state[rows] = value
         self.ready[rows] = False
+
+    def follow(self) -> None:
+        """Keep from now on what is known of each phase."""
+        self.past = {slot: {(self, slot): int(phase)}
+                     for slot, phase in enumerate(self.phase[0].tolist())}
 
     def arrive(self, rows: Array, slots: Array, arrivals: int, more: Array | int = 0) -> None:
         """Count arrivals and change the bytes still to come; phases that are complete end."""

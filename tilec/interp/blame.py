@@ -15,6 +15,7 @@ from tilec.ir import ops
 from tilec.ir.core import Func, Op, Value
 from tilec.ir.ops.base import Rearrange
 from tilec.ir.origins import pointer_roots, walk_back
+from tilec.ir.printer import print_op
 from tilec.ir.types import scalar_of, shape_of
 
 _THROUGH = (Rearrange, ops.Cast, ops.Hint, ops.Bitcast)
@@ -52,7 +53,7 @@ def poison_origin(value: Value, frame: Frame) -> str:
             return f"the division by zero at {place(op)}"
         if isinstance(op, ops.AtomicRmw) and op.mask is not None:
             return f"masked-off lanes of the atomic at {place(op)}"
-        if isinstance(op, ops.SharedLoad):
+        if isinstance(op, (ops.SharedLoad, ops.RemoteLoad)):
             return f"shared memory that nobody wrote, read at {place(op)}"
     return "an earlier op"
 
@@ -60,6 +61,11 @@ def poison_origin(value: Value, frame: Frame) -> str:
 def place(op: Op) -> str:
     """file:line of an op, or its name when it has none."""
     return f"{op.loc.file}:{op.loc.line}" if op.loc.line else f"`{op.name}`"
+
+
+def where(op: Op) -> str:
+    """An op's line, or in text without lines the op."""
+    return place(op) if op.loc.line else f"`{print_op(op).strip().splitlines()[0]}`"
 
 
 def mask_comment(mask: Value | None, elements: int, func: Func, scalars: dict[str, Any]) -> str:

@@ -97,7 +97,7 @@ def _(m: Machine, frame: Frame, op: ops.While) -> Sequence[Data]:
     for iteration in count():
         if m.turns is not None:
             m.turns.spin(iteration, live.values, op.loc)
-        if m.role is not None:
+        if m.role is not None and m.role is not m.member:
             m.role.pause()
         live.frame.bind(op.before.args, live.values)
         _, *passed = m.run_block(op.before, live.frame)

@@ -14,15 +14,18 @@ import numpy as np
 
 from tilec.eval.dtypes import F32, Array, dtype_of
 from tilec.eval.rules import instruction_products
+from tilec.interp.agents import PUBLIC
 from tilec.interp.asynchrony import (
     FENCED,
     NO_GROUP,
     WRITTEN,
+    End,
     Mbarriers,
     Reads,
     TmaCopy,
 )
 from tilec.interp.buffers import View
+from tilec.interp.cluster import reach, view_in, visit
 from tilec.interp.control import defined
 from tilec.interp.frame import Data, Frame, union
 from tilec.interp.machine import Machine, interp_rules
@@ -74,14 +77,17 @@ class _Barrier(NamedTuple):
     slots: Array
 
 
-def _barrier(m: Machine, frame: Frame, op: Op, value: Value) -> _Barrier:
-    view = m.buffers[value]
-    rows, slots = view.place(frame)
-    state = m.asynchrony.mbarriers.get(view.buffer)
+def _barrier(m: Machine, frame: Frame, op: Op, value: Value, peer: Machine | None = None
+             ) -> _Barrier:
+    """An mbarrier, or that which lies there in another program of the cluster."""
+    at = m if peer is None else peer
+    view = view_in(m, op, value, at)
+    rows, slots = view.place(frame if at is m else view.home)
+    state = at.asynchrony.mbarriers.get(view.buffer)
     if state is None or not state.count[rows, slots].all():
         raise m.error(op, "this mbarrier has not been set up", "gpu.mbarrier_init does that")
-    alone = m.role is None and any(isinstance(a, ops.Elect) for a in op.ancestors())
-    if not alone and not state.ready[rows].all():
+    alone = m.role is m.member and any(isinstance(a, ops.Elect) for a in op.ancestors())
+    if not (alone and at is m) and not state.ready[rows].all():
         raise m.error(op, "another thread has set up this mbarrier, and nothing says that it has "
                       "done so", "a gpu.barrier must stand between")
     return _Barrier(state, rows, slots)
@@ -92,6 +98,8 @@ def _(m: Machine, frame: Frame, op: ops.MbarrierInit) -> None:
     buffer = m.buffers[op.barrier].buffer
     state = m.asynchrony.mbarriers.setdefault(buffer, Mbarriers(buffer))
     state.set_up(frame.index_in(buffer.home), op.count)
+    if m.member is not None:
+        state.follow()
 
 
 @interp_rules(ops.MbarrierExpect)
@@ -100,12 +108,12 @@ def _(m: Machine, frame: Frame, op: ops.MbarrierExpect) -> None:
     _arrive(m, op, bar, op.bytes)
 
 
-def _arrive(m: Machine, op: Op, bar: _Barrier, more: int = 0) -> None:
-    """One arrival, and `more` bytes to come."""
+def _arrive(m: Machine, op: Op, bar: _Barrier, more: int = 0, peer: Machine | None = None) -> None:
+    """One arrival, at an mbarrier of its own or of another program, and `more` bytes to come."""
     if m.role is not None:
         m.role.pause()
         for slot in bar.slots.tolist():
-            m.role.tell(op, bar.state, slot)
+            m.role.tell(op, bar.state, slot, peer not in (None, m))
     bar.state.arrive(bar.rows, bar.slots, 1, more)
 
 
@@ -114,6 +122,17 @@ def _(m: Machine, frame: Frame, op: ops.MbarrierArrive) -> None:
     bar = _barrier(m, frame, op, op.barrier)
     for _ in range(warpgroups(m.num_warps)):
         _arrive(m, op, bar)
+    m.asynchrony.products.release(frame)
+
+
+@interp_rules(ops.RemoteArrive)
+def _(m: Machine, frame: Frame, op: ops.RemoteArrive) -> None:
+    peer = reach(m, frame, op, op.rank)
+    bar = _barrier(m, frame, op, op.barrier, peer)
+    assert m.role is not None
+    visit(m, op, peer, m.role.next_end(PUBLIC), _phase_end(bar))
+    for _ in range(warpgroups(m.num_warps)):
+        _arrive(m, op, bar, peer=peer)
     m.asynchrony.products.release(frame)
 
 
@@ -132,7 +151,8 @@ def _(m: Machine, frame: Frame, op: ops.MbarrierWait) -> None:
         return np.asarray(bar.state.phase[bar.rows, bar.slots] & 1 == parity)
 
     if m.role is not None:
-        m.role.wait(op, lambda: bool(blocked().any()), lambda: _lacks(bar, 0))
+        m.role.wait(op, lambda: bool(blocked().any()),
+                    lambda: f"this phase of the mbarrier {_lacks(bar, 0)}")
         for slot in bar.slots.tolist():
             m.role.learn(op, bar.state.past[slot])
     elif (rows := np.flatnonzero(blocked())).size:
@@ -208,23 +228,55 @@ def _tile(m: Machine, frame: Frame, op: TmaOp, coordinates: Sequence[Value],
                  np.broadcast_to(inside, (len(frame), *shape)), who)
 
 
-def _next_phase(bar: _Barrier) -> int:
-    return int(bar.state.phase[bar.rows[0], bar.slots[0]]) + 1
+def _phase_end(bar: _Barrier) -> End:
+    """When the present phase of a program's mbarrier is over."""
+    row, slot = int(bar.rows[0]), int(bar.slots[0])
+    return (bar.state, slot), int(bar.state.phase[row, slot]) + 1
 
 
 @interp_rules(ops.TmaLoad)
 def _(m: Machine, frame: Frame, op: ops.TmaLoad) -> None:
-    assert m.copies is not None
-    t, view, bar = op.buffer.type, m.buffers[op.buffer], _barrier(m, frame, op, op.barrier)
+    _load_into(m, frame, op, m, _content(m, frame, op))
+
+
+@interp_rules(ops.TmaMulticast)
+def _(m: Machine, frame: Frame, op: ops.TmaMulticast) -> None:
+    mask = int(defined(m, frame, op, op.mask, "the mask of this copy")[0])
+    if not 0 < mask < 1 << m.num_ctas:
+        raise m.error(op, f"the mask of this copy is {mask:#b}, the cluster has {m.num_ctas} "
+                      "programs", "bit r of the mask stands for the program of rank r")
+    array = _content(m, frame, op)
+    for rank in range(m.num_ctas):
+        if mask >> rank & 1:
+            peer = reach(m, frame, op, rank)
+            _load_into(m, frame, op, peer, array)
+            visit(m, op, peer, _phase_end(_barrier(m, frame, op, op.barrier, peer)))
+
+
+def _content(m: Machine, frame: Frame, op: ops.TmaLoad | ops.TmaMulticast) -> Array:
+    """What a load copies."""
+    t = op.buffer.type
     assert isinstance(t, MemDesc)
     tile = _tile(m, frame, op, op.coordinates, t.shape)
     array = m.memory.load(tile.address, tile.inside, dtype_of(t), tile.who)
-    array = np.where(tile.inside, array, np.zeros(1, array.dtype))
-    begin_write(m, frame, op, view, ((bar.state, int(bar.slots[0])), _next_phase(bar)))
-    rows, stage = view.place(frame)
+    return np.where(tile.inside, array, np.zeros(1, array.dtype))
+
+
+def _load_into(m: Machine, frame: Frame, op: ops.TmaLoad | ops.TmaMulticast, peer: Machine,
+               array: Array) -> None:
+    """A load into a buffer of the program itself, or of another one of its cluster, begins."""
+    assert m.copies is not None and peer.copies is not None
+    bar, view = _barrier(m, frame, op, op.barrier, peer), view_in(m, op, op.buffer, peer)
+    at = frame if peer is m else view.home
+    if peer is m:
+        begin_write(m, frame, op, view, _phase_end(bar))
+    else:
+        assert m.role is not None
+        m.role.access(m, at, op, view, True, _phase_end(bar))
+    rows, stage = view.place(at)
     view.buffer.poison[rows, stage] = True  # until it lands
-    who = frame.index_in(m.copies.root)
-    m.copies.under_way.append(TmaCopy(
+    who = at.index_in(peer.copies.root)
+    peer.copies.under_way.append(TmaCopy(
         op, view, who, rows, stage, np.full(len(who), NO_GROUP), view.stored(array),
         np.zeros(len(who), bool), bar.state, bar.rows, bar.slots,
         bar.state.phase[bar.rows, bar.slots], array[0].nbytes))
@@ -275,9 +327,9 @@ def _begin_read(m: Machine, frame: Frame, op: Op, view: View, kind: str) -> None
     stored must have been fenced."""
     reads: Reads = getattr(m.asynchrony, kind)
     touch(m, frame, op, view, False, None if m.role is None else
-          (m.role.group(kind), int(reads.closed[0]) + 1))
+          (m.role.sort(kind), int(reads.closed[0]) + 1))
     bad = FENCED if barriers_are_there(m, view) else WRITTEN
-    everyone = [m.asynchrony] if m.role is None else m.role.roles.asynchrony
+    everyone = [m.asynchrony] if m.role is None else m.role.asynchrony
     for asynchrony in everyone:
         stored = asynchrony.stored.get(view.buffer)
         state = np.zeros(1) if stored is None else stored[view.place(frame)]

@@ -31,7 +31,8 @@ from tilec.ir.rules import Rules
 from tilec.ir.types import scalar_of, shape_of
 
 if TYPE_CHECKING:
-    from tilec.interp.roles import Role
+    from tilec.interp.agents import Agent
+    from tilec.interp.cluster import Cluster, Member
 
 interp_rules = Rules("interp")
 Rule = Callable[["Machine", Frame, Any], Sequence[Data] | None]
@@ -39,12 +40,13 @@ Rule = Callable[["Machine", Frame, Any], Sequence[Data] | None]
 
 class Machine:
     """State of one launch. `emit` gets printed lines; `buffers` holds shared memory, `copies` those
-    under way; at the lowered level `shadow` watches over them. role: the warp role that it runs, if
-    it runs one. seed: of when copies land."""
+    under way; at the lowered level `shadow` watches over them. role: the warp role, or else the
+    member of a cluster, that it runs, if it runs one. seed: of when copies land."""
 
     def __init__(self, func: Func, memory: Memory, scalars: dict[str, Any],
                  grid: tuple[int, ...], emit: Callable[[str], None],
-                 lowered: bool = False, seed: int | None = 0, num_warps: int = 4) -> None:
+                 lowered: bool = False, seed: int | None = 0, num_warps: int = 4, num_ctas: int = 1
+                 ) -> None:
         self.func = func
         self.memory = memory
         self.scalars = scalars
@@ -56,9 +58,11 @@ class Machine:
         self.turns: Turns | None = None
         self.shadow: Shadow | None = None
         self.seed = seed
-        self.num_warps = num_warps
+        self.num_warps, self.num_ctas = num_warps, num_ctas
         self.copies: Copies | None = None
-        self.role: Role | None = None
+        self.role: Agent | None = None
+        self.cluster: Cluster | None = None  # if its programs run in view of each other
+        self.member: Member | None = None
         self.maps: dict[Value, Array] = {}  # the tensor of each tensor map
         self.buffers: dict[Value, View] = {}
         self._plans: dict[Block, list[tuple[Op, Rule, tuple[Value, ...]]]] = {}
@@ -96,10 +100,14 @@ class Machine:
         self.copies = Copies(frame, self.seed)
         self.asynchrony = Asynchrony(frame)
         self.buffers.clear()
+        if self.cluster is not None:
+            self.role = self.member = self.cluster.join(self, int(programs[0]))
         self.run_block(self.func.body, frame)
         for use in self.asynchrony.stores.unfinished():
             raise self.error(use.op, "the program ends, and with it its shared memory, from which "
                              "this may still be copying", "end with a gpu.tma_store_wait")
+        if self.member is not None:
+            self.member.leave()
 
     def run_block(self, block: Block, frame: Frame) -> list[Data]:
         """Run a block whose arguments are bound; the data of its terminator's operands."""

@@ -1,163 +1,50 @@
 """Warp roles: each a coroutine with barriers, groups and a shadow of its own, that gives way where
-it waits for an mbarrier. A program with roles runs alone.
+it waits for an mbarrier. A program with roles runs alone, or with those of its cluster.
 
-What mbarriers order between roles is kept by clocks. An agent is a role, the groups of its matrix
-products or of its TMA stores, or an mbarrier, at which copies arrive. A clock says how far each
-agent is known to have come: a role by its barriers, groups and phases by their number. Those who
-arrive at an mbarrier tell its phase what they know, those who wait for the phase learn it. Two
-accesses of different agents to the same memory, one of them a write, are ordered if the later one
-knows that the other agent has come as far as the earlier one.
+What mbarriers order between roles is kept by clocks, see `interp/agents.py`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilec.errors import InterpreterError
-from tilec.interp.asynchrony import WRITTEN, Asynchrony, Clock, End, Mbarriers, TmaCopy, join
-from tilec.interp.blame import place
+from tilec.interp.agents import PUBLIC, Access, Agent, History
+from tilec.interp.asynchrony import WRITTEN, Asynchrony, TmaCopy, join
+from tilec.interp.blame import place, where
 from tilec.interp.frame import Frame
 from tilec.interp.machine import Machine, interp_rules
 from tilec.interp.shadow import Shadow
 from tilec.interp.waiting import Coroutine, Scheduler
 from tilec.ir import ops
-from tilec.ir.accumulators import WARPGROUP_WARPS
 from tilec.ir.core import Op
-from tilec.ir.printer import print_op
 
-if TYPE_CHECKING:
-    from tilec.interp.buffers import View
-
-PAUSES = 0.25  # how likely a role is to let others run at an arrival or a wait
 IDLE_ROUNDS = 2  # rounds in which every role waits in vain before it is a deadlock
 
 
-@dataclass
-class _Access:
-    """An access to the part [low, high) of `space`: the stages of a buffer, or all bytes (None)."""
+class Role(Agent):
+    """One role of a running program."""
 
-    op: Op
-    role: Role | None
-    space: object
-    low: int
-    high: int
-    writes: bool
-    end: End
-
-
-class Role:
-    """One role of a running program. `now` is what all its threads know; `whole` what they knew at
-    their last barrier; `elected` what one thread of a warp has learnt beside that."""
+    orders = "mbarrier", ("between them one must arrive at an mbarrier, after a barrier of its "
+                          "warps, and the other wait for it")
 
     def __init__(self, roles: Roles, op: ops.WarpRole, first: int) -> None:
-        self.roles, self.op = roles, op
         last = first + op.warps - 1
-        self.name = f"warp {first}" if first == last else f"warps {first} to {last}"
-        self.now: Clock = {self: 0}
-        self.whole: Clock = {}
-        self.elected: dict[int, Clock] = {}
-        self.coroutine: Coroutine
-        self.blocked: tuple[Op, Callable[[], str]] | None = None
+        name = f"warp {first}" if first == last else f"warps {first} to {last}"
+        around = roles.m.member
+        super().__init__(name if around is None else f"{around.name}, {name},", op.warps,
+                         roles.history, roles, roles.random, roles.asynchrony)
+        self.op, self.around = op, around
+        if around is not None:  # it knows all that came before the roles
+            join(self.now, around.now)
+            join(self.now, dict(map(around.next_end, ("", PUBLIC))))
 
-    # -- what it knows ----------------------------------------------------------------------
-
-    def known(self, op: Op) -> Clock:
-        """What the threads that run `op` know."""
-        elect = _elect(op)
-        out = dict(self.now)
-        if elect is not None:
-            join(out, self.elected.get(elect.warp, {}))
-        return out
-
-    def learn(self, op: Op, clock: Clock) -> None:
-        """The threads that run `op` have waited for what `clock` says."""
-        elect = _elect(op)
-        join(self.now if elect is None else self.elected.setdefault(elect.warp, {}), clock)
-
-    def tell(self, op: Op, barrier: Mbarriers, slot: int) -> None:
-        """An arrival at an mbarrier: of each warpgroup, or of one thread, which of other warpgroups
-        knows what it knew at the last barrier."""
-        told = barrier.told.setdefault(slot, {})
-        elect = _elect(op)
-        if elect is None or self.op.warps <= WARPGROUP_WARPS:
-            join(told, self.known(op))
-        else:
-            join(told, self.whole)
-            join(told, self.elected.get(elect.warp, {}))
-
-    def group(self, kind: str) -> object:
-        """The agent of its groups of "products" or "stores"."""
-        return kind, self
-
-    def ended(self, kind: str, time: int) -> None:
-        """It has waited for its groups up to this one."""
-        join(self.now, {self.group(kind): time})
-
-    def barrier(self, whole: bool) -> None:
-        """Its threads meet, or those of each of its warpgroups: they vouch for what all have done.
-        """
-        self.now[self] += 1
-        if whole or self.op.warps <= WARPGROUP_WARPS:
-            for clock in self.elected.values():
-                join(self.now, clock)
-            self.whole = dict(self.now)
-
-    # -- what it does -----------------------------------------------------------------------
-
-    def access(self, m: Machine, frame: Frame, op: Op, view: View, writes: bool,
-               end: End | None = None) -> None:
-        """`op` begins to access a view of a buffer; it ends at once, or at `end`."""
-        places: list[tuple[object, int, int]] = \
-            [(None, low, high) for low, high, _ in view.bytes(frame)] or \
-            [(view.buffer, s, s + 1) for s in np.unique(view.place(frame)[1]).tolist()]
-        for space, low, high in places:
-            self.note(m, _Access(op, self, space, low, high, writes,
-                                 end or (self, self.now[self] + 1)))
-
-    def scratch(self, m: Machine, op: Op, low: int, high: int) -> None:
-        """`op` uses scratch memory."""
-        self.note(m, _Access(op, self, None, low, high, True, (self, self.now[self] + 1)))
-
-    def note(self, m: Machine, new: _Access) -> None:
-        """Record an access; InterpreterError if it is not ordered with another agent's."""
-        known, own = self.known(new.op), (self, self.group("products"), self.group("stores"))
-        for old in self.roles.history:
-            agent, time = old.end
-            apart = old.space is not new.space or old.high <= new.low or new.high <= old.low
-            if apart or not (old.writes or new.writes) or agent in own or \
-                    known.get(agent, 0) >= time:
-                continue
-            who = f" of {old.role.name}" if old.role is not None else ""
-            raise m.error(
-                new.op, f"{new.op.name} of {self.name} {_verb(new.writes)} shared memory that "
-                f"{old.op.name} at {_where(old.op)}{who} {_verb(old.writes)}, and no mbarrier "
-                "orders the two", "between them one must arrive at an mbarrier, after a barrier of "
-                "its warps, and the other wait for it")
-        self.roles.record(new)
-
-    def pause(self) -> None:
-        """Perhaps let other roles run."""
-        if self.roles.random.random() < PAUSES:
-            self.give_way()
-
-    def give_way(self) -> None:
-        """Let other roles run."""
-        self.roles.moved = True
-        self.coroutine.give_way()
-
-    def wait(self, op: Op, blocked: Callable[[], bool], lacks: Callable[[], str]) -> None:
-        """Let other roles run as long as it is blocked; `lacks` says what it waits for."""
-        self.pause()
-        while blocked():
-            self.blocked = op, lacks
-            self.coroutine.give_way()
-        self.roles.moved |= self.blocked is not None
-        self.blocked = None
+    def progress(self) -> None:
+        super().progress()
+        if self.around is not None:
+            self.around.progress()
 
 
 class Roles(Scheduler):
@@ -167,8 +54,7 @@ class Roles(Scheduler):
         super().__init__()
         assert m.copies is not None
         self.m, self.frame, self.op, self.random = m, frame, op, m.copies.random
-        self.history: list[_Access] = []
-        self.moved = False
+        self.history = History() if m.member is None else m.member.history
         self.asynchrony = [m.asynchrony]  # of the program, and of each role
         self._enter()
         self.machines = [self._machine(role, first) for role, first in self._places()]
@@ -192,17 +78,17 @@ class Roles(Scheduler):
             if not state.ready.all():
                 raise m.error(self.op, "roles begin, and nothing says that the mbarriers which "
                               "they use have been set up", "a gpu.barrier must stand before")
-            state.past = {slot: {(state, slot): int(phase)}
-                          for slot, phase in enumerate(state.phase[0].tolist())}
+            if m.member is None:
+                state.follow()
         assert m.copies is not None
         for copied in m.copies.under_way:
             if isinstance(copied, TmaCopy):
                 slot, low = int(copied.slots[0]), int(copied.low()[0])
                 size = copied.view.buffer.size
-                space, start, stop = (None, low, low + size) if low >= 0 else \
+                space, start, stop = (m.copies.root, low, low + size) if low >= 0 else \
                     (copied.view.buffer, int(copied.stage[0]), int(copied.stage[0]) + 1)
-                self.record(_Access(copied.op, None, space, start, stop, True,
-                                    ((copied.barriers, slot), int(copied.phase[0]) + 1)))
+                self.history.record(Access(copied.op, None, space, start, stop, True,
+                                           ((copied.barriers, slot), int(copied.phase[0]) + 1)))
 
     def _machine(self, op: ops.WarpRole, first: int) -> Machine:
         m = copy.copy(self.m)
@@ -213,13 +99,6 @@ class Roles(Scheduler):
         m.asynchrony.mbarriers = self.m.asynchrony.mbarriers
         self.asynchrony.append(m.asynchrony)
         return m
-
-    def record(self, new: _Access) -> None:
-        """Keep an access, in place of an earlier one of the same sort."""
-        kind = new.space, new.low, new.high, new.writes, new.end[0]
-        self.history = [a for a in self.history
-                        if (a.space, a.low, a.high, a.writes, a.end[0]) != kind]
-        self.history.append(new)
 
     def run(self) -> None:
         """Run all to their ends; raises what one of them raises, or for a deadlock."""
@@ -237,17 +116,34 @@ class Roles(Scheduler):
                     if (error := waiting[i].error) is not None:
                         raise error
                 left = [c for c in waiting if not c.done]
+                if self.m.member is not None and len(left) < len(waiting):
+                    self.m.member.progress()
                 idle = 0 if self.moved or len(left) < len(waiting) else idle + 1
                 waiting = left
                 if waiting and idle == IDLE_ROUNDS:
-                    raise self._deadlock()
+                    idle = self._idle()
         finally:
             self.stop(waiting)
         self._leave()
 
+    def _idle(self) -> int:
+        """All roles wait: for ever, unless other programs of the cluster provide something."""
+        around = self.m.member
+        if around is None:
+            raise self._deadlock()
+        around.coroutine.blocked = self._waiting()[0].coroutine.blocked
+        around.coroutine.give_way()
+        around.coroutine.blocked = None
+        return IDLE_ROUNDS - 1
+
+    def _waiting(self) -> list[Role]:
+        """The roles that are blocked."""
+        roles = [m.role for m in self.machines if isinstance(m.role, Role)]
+        return [r for r in roles if r.coroutine.blocked is not None]
+
     def _role(self, number: int) -> None:
         m = self.machines[number]
-        assert m.role is not None
+        assert isinstance(m.role, Role)
         m.run_block(m.role.op.body, self.frame)
         for use in (*m.asynchrony.products.unfinished(), *m.asynchrony.stores.unfinished()):
             raise m.error(use.op, f"the role of {m.role.name} ends while this may still read "
@@ -258,38 +154,30 @@ class Roles(Scheduler):
         for own in self.asynchrony[1:]:
             for buffer, stored in own.stored.items():
                 self.m.asynchrony.note_store(buffer, *np.nonzero(stored == WRITTEN))
-        for state in self.m.asynchrony.mbarriers.values():
-            state.past, state.told = {}, {}
+        if self.m.member is None:
+            for state in self.m.asynchrony.mbarriers.values():
+                state.past, state.told = {}, {}
+        else:
+            for m in self.machines:
+                assert m.role is not None
+                m.role.barrier(whole=True)
+                join(self.m.member.now, m.role.now)
         self.m.meet(self.frame)
 
     def _deadlock(self) -> InterpreterError:
         lines = []
         first: Op | None = None
-        for m in self.machines:
-            assert m.role is not None
-            if m.role.blocked is not None:
-                op, lacks = m.role.blocked
-                first = first or op
-                lines.append(f"{m.role.name} at {_where(op)}: this phase of the mbarrier {lacks()}")
+        for role in self._waiting():
+            assert role.coroutine.blocked is not None
+            op, lacks = role.coroutine.blocked
+            first = first or op
+            lines.append(f"{role.name} at {where(op)}: {lacks()}")
         assert first is not None
         name = self.m.program_name(self.frame.programs[0])
         return self.m.error(
             first, f"{name} waits for ever, since no other role provides what its roles wait for:\n"
             "    " + "\n    ".join(lines),
             "check counts, expected bytes and parities, and that every role goes round as often")
-
-
-def _elect(op: Op) -> ops.Elect | None:
-    return next((a for a in op.ancestors() if isinstance(a, ops.Elect)), None)
-
-
-def _where(op: Op) -> str:
-    """An op's line, or in text without lines the op."""
-    return place(op) if op.loc.line else f"`{print_op(op).strip().splitlines()[0]}`"
-
-
-def _verb(writes: bool) -> str:
-    return "writes" if writes else "reads"
 
 
 @interp_rules(ops.WarpSpecialize)

@@ -17,6 +17,7 @@ from tilec import knobs
 from tilec.errors import InterpreterError, LaunchError
 from tilec.eval.dtypes import BOOL, Array, dtype_of, is_float, scalar_type
 from tilec.interp import (  # noqa: F401  (they register rules)
+    cluster,
     control,
     descriptors,
     effects,
@@ -30,6 +31,7 @@ from tilec.interp.machine import Machine
 from tilec.interp.memory import Allocation, Conflict, Memory
 from tilec.interp.waiting import Turns
 from tilec.ir import ops
+from tilec.ir.clusters import check_clusters
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.ops.hopper import TmaOp
 from tilec.ir.origins import accessed, pointer_roots
@@ -47,7 +49,8 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
 
     args: numpy arrays for pointers and tensor maps, and Python or numpy scalars, in the parameters'
     order or by name. seed: of the order of programs and of when asynchronous copies land (default:
-    TILEC_SEED). level: what the module's level must be, if given. program: run this one only.
+    TILEC_SEED). level: what the module's level must be, if given. program: run this one only, with
+    the others of its cluster if these work together.
     on_print: gets each printed line (default: stdout).
     Raises LaunchError for arguments that do not fit and InterpreterError for what a program does
     wrong.
@@ -59,6 +62,7 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
     if not 1 <= len(extents) <= 3 or min(extents) < 0:
         raise LaunchError(f"grid is {grid!r}, expected 1 to 3 extents of 0 or more")
     arrays, scalars = _bind(func, args)
+    check_clusters(func_name, extents, module.num_ctas)
     memory = Memory(arrays)
     _check_attributes(func, memory, scalars)
     arguments = _arguments(func, memory, scalars)
@@ -68,7 +72,7 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
         order = np.array([_linear(program, extents)])
     emit = on_print or (lambda text: print(text, file=sys.stdout))
     machine = Machine(func, memory, scalars, extents, emit, module.level == "lowered", seed,
-                      module.num_warps)
+                      module.num_warps, module.num_ctas)
     machine.maps = {p: arrays[p.name or str(i)] for i, p in enumerate(func.args)
                     if isinstance(p.type, TensorMap)}
     _Launch(machine, arguments).run(order)
@@ -87,7 +91,7 @@ class _Launch:
 
     def run(self, order: Array) -> None:
         """Run the programs in `order`, in groups if they turn out to be independent."""
-        if self._may_wait():
+        if self._may_wait() or self._work_together():
             self._in_turns(order)
             return
         if not self._must_be_alone() and len(order) > 1:
@@ -119,9 +123,12 @@ class _Launch:
 
     def _in_turns(self, order: Array) -> None:
         self.memory.count_changes = True
+        self.machine.emit = self.emit
+        if self._work_together():
+            cluster.run_clusters(self.machine, order.tolist(), self.arguments, self._may_wait())
+            return
         turns = Turns(self.machine.program_name, lambda: self.memory.changes)
         self.machine.turns = turns
-        self.machine.emit = self.emit
         turns.run(order.tolist(), lambda program: self.machine.fork().run(
             np.array([program]), self.arguments))
 
@@ -130,6 +137,11 @@ class _Launch:
         inside = [op for loop in self.body if isinstance(loop, ops.While) for op in loop.walk()]
         return self.machine.debugger is None and \
             bool(self._touched("read", inside) & self._written())
+
+    def _work_together(self) -> bool:
+        """Whether the programs of a cluster have to do with each other."""
+        return any(isinstance(op, (ops.ClusterBarrier, ops.RemoteLoad, ops.RemoteArrive,
+                                   ops.TmaMulticast)) for op in self.body)
 
     def _flush(self) -> None:
         for text in self.printed:

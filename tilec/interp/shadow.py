@@ -127,7 +127,7 @@ def use_scratch(m: Machine, frame: Frame, op: ScratchOp) -> None:
         return
     low, high = op.offset, op.offset + size
     if m.role is not None:
-        m.role.scratch(m, op, low, high)
+        m.role.scratch(m, frame, op, low, high)
     m.shadow.access(m, frame, op, low, high, True)
     destroy_others(m, frame, None, low, high)
     if meets_inside(op):

@@ -1,8 +1,8 @@
 """Programs that wait for each other: each a coroutine that gives way while it spins in a loop.
 
-Only kernels whose `while` loops read memory that the kernel writes run like this; the warp roles of
-a program are coroutines too (`interp/roles.py`). Exactly one coroutine runs at any time, so nothing
-here needs a lock.
+Only kernels whose `while` loops read memory that the kernel writes, and those whose clusters work
+together (`interp/cluster.py`), run like this; the warp roles of a program are coroutines too
+(`interp/roles.py`). Exactly one coroutine runs at any time, so nothing here needs a lock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tilec.errors import InterpreterError, Location
+from tilec.interp.blame import where
 from tilec.interp.frame import Data
+from tilec.ir.core import Op
 
 SPINS = 64  # iterations of a loop between giving way
 IDLE_ROUNDS = 50  # rounds over all programs without any change before it is a deadlock
@@ -24,9 +26,11 @@ class _Stopped(BaseException):
 
 
 class Scheduler:
-    """Resumes coroutines, one at a time."""
+    """Resumes coroutines, one at a time. moved: whether one of them got anywhere since it was last
+    reset."""
 
     def __init__(self) -> None:
+        self.moved = False
         self.token = threading.Semaphore(0)
         self.current: Coroutine | None = None
         self.stopping = False
@@ -49,6 +53,8 @@ class Coroutine:
         self.error: BaseException | None = None
         self.where: Location | None = None
         self.last: list[np.ndarray] = []
+        # While it waits: the op, and what says what is lacking.
+        self.blocked: tuple[Op, Callable[[], str]] | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
@@ -85,7 +91,6 @@ class Turns(Scheduler):
     def __init__(self, name: Callable[[int], str], changes: Callable[[], int]) -> None:
         super().__init__()
         self.name, self.changes = name, changes
-        self._changed = False
 
     def run(self, order: Sequence[int], body: Callable[[int], None]) -> None:
         """Run `body` for each program; raises what one of them raises, or for a deadlock."""
@@ -94,14 +99,14 @@ class Turns(Scheduler):
         try:
             while waiting:
                 before, count = self.changes(), len(waiting)
-                self._changed = False
+                self.moved = False
                 for program in waiting:
                     program.resume()
                     if program.error is not None:
                         raise program.error
                 waiting = [p for p in waiting if not p.done]
-                moved = self._changed or len(waiting) < count or self.changes() != before
-                idle = 0 if moved else idle + 1
+                self.moved |= len(waiting) < count or self.changes() != before
+                idle = 0 if self.moved else idle + 1
                 if idle == IDLE_ROUNDS:
                     raise self._deadlock(waiting)
         finally:
@@ -116,11 +121,22 @@ class Turns(Scheduler):
         same = len(arrays) == len(program.last) and all(
             a.dtype == b.dtype and a.tobytes() == b.tobytes()
             for a, b in zip(arrays, program.last, strict=True))
-        self._changed |= not same
+        self.moved |= not same
         program.last, program.where = [a.copy() for a in arrays], where
         program.give_way()
 
     def _deadlock(self, waiting: Sequence[Coroutine]) -> InterpreterError:
+        blocked = [(self.name(p.number), *p.blocked) for p in waiting if p.blocked is not None]
+        if blocked:
+            lines = [f"{name} at {where(op)}: {lacks()}" for name, op, lacks in blocked[:8]]
+            lines += [f"{self.name(p.number)} at {p.where.file}:{p.where.line}: goes round in this "
+                      "loop" for p in waiting[:8] if p.blocked is None and p.where is not None]
+            first = blocked[0][1].loc
+            return InterpreterError(
+                "\n    ".join(["programs wait for ever, since no other one provides what they wait "
+                               "for:", *lines]), first if first.line else None,
+                "every program of a cluster must come to its barriers; check counts, expected "
+                "bytes and parities of mbarriers")
         names = ", ".join(self.name(p.number) for p in waiting[:4])
         more = f" and {len(waiting) - 4} more" if len(waiting) > 4 else ""
         return InterpreterError(

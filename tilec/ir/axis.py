@@ -129,7 +129,7 @@ def _arange(_: AxisAnalysis, op: ops.Arange) -> Sequence[AxisInfo]:
     return [AxisInfo((n,), (low_bit(op.start),), (1,), None, op.start >= 0)]
 
 
-@axis_rule(ops.ProgramId, ops.NumPrograms)
+@axis_rule(ops.ProgramId, ops.NumPrograms, ops.ClusterRank)
 def _program(_: AxisAnalysis, __: Op) -> Sequence[AxisInfo]:
     return [replace(unknown(0), nonneg=True)]
 

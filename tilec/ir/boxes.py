@@ -13,7 +13,19 @@ from typing import NamedTuple
 
 from tilec.ir import ops
 from tilec.ir.core import Builder, Func, Op, Value
-from tilec.ir.forms import ONE, Form, Forms, NoForm, Poly, divided, permuted, plus, within
+from tilec.ir.forms import (
+    ONE,
+    Form,
+    Forms,
+    NoForm,
+    Poly,
+    Wrap,
+    divided,
+    permuted,
+    plus,
+    product,
+    within,
+)
 from tilec.ir.tensor_maps import EVERYTHING, ROOM
 from tilec.ir.types import Pointer, Scalar, element_of, i32, i64, scalar_of, shape_of
 
@@ -60,6 +72,8 @@ def _bound(op: ops.Cmp, a: Form, b: Form) -> Bound:
     less = plus(plus(a.start, b.start, -1), ONE, -1 if op.predicate in ("le", "ge") else 0)
     steps = [plus(x, y, -1) for x, y in zip(a.steps, b.steps, strict=True)]
     dims = [d for d, step in enumerate(steps) if step]
+    if a.wraps or b.wraps:
+        raise NoForm("its mask is of indices that begin anew")
     if len(dims) == 1 and op.predicate in ("lt", "le", "gt", "ge"):
         if steps[dims[0]] == ONE and a.steps[dims[0]] == ONE:
             return Bound(dims[0], less, a.start)
@@ -70,24 +84,30 @@ def _bound(op: ops.Cmp, a: Form, b: Form) -> Bound:
 
 @dataclass
 class Box:
-    """A box: base, a parameter; stride: of the matrix's rows; places and extents: of rows and
-    columns, an extent None where no mask gives one; turned: the tile's columns are the rows;
-    narrow: offsets are computed in 32 bits."""
+    """A box: base, a parameter; strides, places and extents, an extent None where no mask gives
+    one: of dimensions of which it has one place, and then of rows and columns; turned: the tile's
+    columns are the rows; narrow: offsets are computed in 32 bits; wraps: along which dimensions of
+    the tile indices begin anew, where the box reads zeros."""
 
     forms: Forms
     base: Value
-    stride: Poly
-    places: tuple[Poly, Poly]
-    extents: tuple[Poly | None, ...]
+    strides: list[Poly]
+    places: list[Poly]
+    extents: list[Poly | None]
     turned: bool
     narrow: bool
+    wraps: tuple[Wrap, ...]
 
     def operands(self, builder: Builder) -> list[Value]:
         """Extents, strides and offsets of a descriptor op, emitted."""
         extents = [builder.emit(ops.Constant(value=EVERYTHING, types=[i32])) if e is None
                    else self._emit(builder, e, i32) for e in self.extents]
-        strides = [self._emit(builder, s, i64) for s in (self.stride, ONE)]
+        strides = [self._emit(builder, s, i64) for s in self.strides]
         return [*extents, *strides, *(self._emit(builder, p, i32) for p in self.places)]
+
+    def block(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The extents of the block that a tile of this shape is."""
+        return (1,) * (len(self.places) - 2) + (shape[::-1] if self.turned else shape)
 
     def texts(self, func: Func) -> tuple[str, ...]:
         """The places as text that a launch can bound, after what they are computed of. NoForm
@@ -114,8 +134,9 @@ def find_box(ptr: Value, mask: Value | None, func: Func) -> Box:
     if len(shape_of(ptr.type)) != 2:
         raise NoForm("it is no tile of two dimensions")
     forms = Forms()
-    start, steps = forms.of(ptr)
+    start, steps, wraps = forms.of(ptr)
     bounds = bounds_of(forms, mask)
+    bounds += [Bound(w.dim, plus(w.start, w.extent, -1), w.start) for w in wraps]
     turned = steps[0] == ONE
     if turned:
         steps = permuted(steps, (1, 0))
@@ -126,21 +147,63 @@ def find_box(ptr: Value, mask: Value | None, func: Func) -> Box:
     if len(bases) != 1 or start.get((bases[0],)) != 1 or sum(bases[0] in t for t in start) != 1:
         raise NoForm("its addresses do not begin at one pointer")
     base, offset = forms.symbols[bases[0]], plus(start, {(bases[0],): -1})
-    places = divided(offset, steps[0])
-    if any(factor < 0 for place in places for factor in place.values()):
+    strides, places, ends = [*steps], [*divided(offset, steps[0])], list[Poly | None]()
+    for d in (0, 1):
+        along = [b for b in bounds if b.dim == (d ^ turned)]
+        for term in _apart(forms, func, places[d], along, d):
+            _move_out(forms, func, term, d, strides, places)
+        ends.append(_extent(along, places[d]))
+    strides, places = strides[2:] + strides[:2], places[2:] + places[:2]
+    extents = [*(None for _ in places[2:]), *ends]
+    if any(map(forms.sinks, places)):
         raise NoForm("it may begin before the matrix")
-    extents = tuple(_extent([b for b in bounds if b.dim == (d ^ turned)], places[d])
-                    for d in (0, 1))
     narrow = [form for form in forms.narrow if not _fits(form, places)]
-    if not all(within(form.start, offset) and all(s in ({}, ONE, steps[0]) for s in form.steps)
-               for form in narrow):
+    sums = _sums([product(*x) for x in zip(places, strides, strict=True)])
+    if not all((within(form.start, offset) or form.start in sums)
+               and all(s in ({}, ONE, steps[0]) for s in form.steps) for form in narrow):
         raise NoForm("its addresses might overflow 32 bits")
-    box = Box(forms, base, steps[0], places, extents, turned, bool(narrow))
-    for poly in (steps[0], *extents):
+    box = Box(forms, base, strides, places, extents, turned, bool(narrow), wraps)
+    for poly in (*strides, *extents):
         if poly is not None and any(forms.symbols[n].owner is not func.body
                                     for term in poly for n in term):
             raise NoForm("the host cannot compute the matrix's extents and strides")
     return box
+
+
+def _apart(forms: Forms, func: Func, place: Poly, bounds: list[Bound], dim: int
+           ) -> list[tuple[int, ...]]:
+    """The terms of a place that choose one of several matrices, as a batch's number does: the mask
+    does not count them, or, along columns without a mask, a parameter is their stride."""
+    def known(term: tuple[int, ...]) -> list[bool]:
+        return [forms.symbols[n].owner is func.body for n in term]
+
+    if bounds:
+        extent = plus(place, bounds[0].start, 0 if bounds[0].lower else -1)
+        return [term for term, factor in extent.items()
+                if not all(known(term)) and place.get(term) == factor]
+    return [term for term in place if dim and any(known(term)) and not all(known(term))]
+
+
+def _move_out(forms: Forms, func: Func, term: tuple[int, ...], dim: int, strides: list[Poly],
+              places: list[Poly]) -> None:
+    """Make a dimension of its own of a term of rows' or columns' place."""
+    known = {n for n in term if forms.symbols[n].owner is func.body}
+    stride = product(strides[dim], {tuple(n for n in term if n in known): places[dim].pop(term)})
+    index: Poly = {tuple(n for n in term if n not in known): 1}
+    if stride in strides[2:]:
+        at = strides.index(stride, 2)
+        places[at] = plus(places[at], index)
+    else:
+        strides.append(stride)
+        places.append(index)
+
+
+def _sums(parts: list[Poly]) -> list[Poly]:
+    """The sums of some of these."""
+    found: list[Poly] = [{}]
+    for part in parts:
+        found += [plus(x, part) for x in found]
+    return found
 
 
 def _extent(bounds: list[Bound], place: Poly) -> Poly | None:
@@ -165,13 +228,13 @@ def _small(poly: Poly) -> bool:
     return not set(poly) - {()} and abs(poly.get((), 0)) < ROOM // 2
 
 
-def _fits(form: Form, places: tuple[Poly, ...]) -> bool:
+def _fits(form: Form, places: list[Poly]) -> bool:
     """Whether a value of 32 bits cannot have overflowed: a scalar as it is, or part of a place."""
-    start, steps = form
+    start, steps, _ = form
     if any(step not in ({}, ONE) for step in steps):
         return False
     alone = list(start.values()) == [1] and len(next(iter(start))) == 1 and not any(steps)
-    return alone or _small(start) or any(within(start, place) for place in places)
+    return alone or _small(start) or any(start == place or within(start, place) for place in places)
 
 
 class _Texts:

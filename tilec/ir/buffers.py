@@ -55,6 +55,11 @@ def is_asynchronous(buffer: Value) -> bool:
                for user in buffer_users(buffer))
 
 
+def is_shared_around(buffer: Value) -> bool:
+    """Whether other programs of the cluster read an allocated buffer, whenever they do."""
+    return any(isinstance(user, ops.RemoteLoad) for user in buffer_users(buffer))
+
+
 @lru_cache(maxsize=1024)
 def access_map(frag: Fragment, buffer: SharedTile, start: tuple[int, ...] = ()) -> LinearLayout:
     """(register, lane, warp) -> element offset, within one part of a buffer.

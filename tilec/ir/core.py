@@ -473,6 +473,11 @@ class Module:
         """Warps per CTA."""
         return int(self.attributes.get("num_warps", 4))
 
+    @property
+    def num_ctas(self) -> int:
+        """CTAs per cluster."""
+        return int(self.attributes.get("num_ctas", 1))
+
     def walk(self) -> Iterator[Op]:
         """All ops of all functions."""
         return (op for func in self.funcs for op in func.walk())

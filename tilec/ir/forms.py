@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tilec.ir import ops
 from tilec.ir.core import Block, Op, Value
-from tilec.ir.types import Pointer, element_of, i32, i64, shape_of
+from tilec.ir.types import Pointer, Tensor, element_of, i32, i64, shape_of
 
 Poly = dict[tuple[int, ...], int]  # products of symbols, by their sorted numbers -> coefficients
 ONE: Poly = {(): 1}
@@ -24,11 +24,21 @@ class NoForm(Exception):
     """A value that is no such polynomial; the text says why."""
 
 
+class Wrap(NamedTuple):
+    """Along `dim` a remainder by `extent` was taken of start + index, which the form leaves out: it
+    holds where start + index lies from 0 to extent - 1."""
+
+    dim: int
+    start: Poly
+    extent: Poly
+
+
 class Form(NamedTuple):
     """start: the first element; steps: by how much elements grow along each dimension."""
 
     start: Poly
     steps: tuple[Poly, ...]
+    wraps: tuple[Wrap, ...] = ()
 
 
 def plus(a: Poly, b: Poly, times: int = 1) -> Poly:
@@ -69,17 +79,18 @@ def divided(a: Poly, by: Poly) -> tuple[Poly, Poly]:
 
 
 def within(a: Poly, b: Poly) -> bool:
-    """Whether a <= b where no symbol is negative: term by term, and none of `a` is negative."""
-    return all(0 <= factor <= b.get(term, 0) for term, factor in a.items())
+    """Whether 0 <= a <= b where no symbol is negative: no term of a or of b - a is."""
+    return all(factor > 0 for factor in (*a.values(), *plus(b, a, -1).values()))
 
 
 def _combined(a: Form, b: Form, times: int = 1) -> Form:
     return Form(plus(a.start, b.start, times),
-                tuple(plus(x, y, times) for x, y in zip(a.steps, b.steps, strict=True)))
+                tuple(plus(x, y, times) for x, y in zip(a.steps, b.steps, strict=True)),
+                a.wraps + b.wraps)
 
 
 def _scaled(a: Form, by: Poly) -> Form:
-    return Form(product(a.start, by), tuple(product(x, by) for x in a.steps))
+    return Form(product(a.start, by), tuple(product(x, by) for x in a.steps), a.wraps)
 
 
 def permuted(steps: tuple[Poly, ...], order: tuple[int, ...]) -> tuple[Poly, ...]:
@@ -150,6 +161,8 @@ class Forms:
             if any(a.steps):
                 a, b = b, a
             return None if any(a.steps) else _scaled(b, a.start)
+        if isinstance(op, ops.Rem):
+            return self._wrapped(op)
         if isinstance(op, ops.AddPtr):
             return _combined(self.of(op.ptr), self._widened(op.offset))
         if isinstance(op, ops.Cast) and element_of(op.x.type) in (i32, i64):
@@ -157,15 +170,27 @@ class Forms:
         return None
 
     def _moved(self, op: ops.ExpandDims | ops.Broadcast | ops.Trans | ops.Hint) -> Form:
-        start, steps = self.of(op.x)
+        start, steps, wraps = self.of(op.x)
         if isinstance(op, ops.ExpandDims):
             steps = (*steps[:op.axis], {}, *steps[op.axis:])
+            wraps = tuple(w._replace(dim=w.dim + (w.dim >= op.axis)) for w in wraps)
         elif isinstance(op, ops.Trans):
             steps = permuted(steps, op.order)
+            wraps = tuple(w._replace(dim=op.order.index(w.dim)) for w in wraps)
         elif isinstance(op, ops.Broadcast):
             grown = zip(steps, shape_of(op.x.type), shape_of(op.result.type), strict=True)
             steps = tuple(step if old == new else {} for step, old, new in grown)
-        return Form(start, steps)
+        return Form(start, steps, wraps)
+
+    def _wrapped(self, op: ops.Rem) -> Form | None:
+        """Indices that begin anew after the last one."""
+        if not isinstance(op.result.type, Tensor):
+            return None
+        x, by = self.of(op.lhs), self.of(op.rhs)
+        dims = [d for d, step in enumerate(x.steps) if step]
+        if len(dims) != 1 or x.steps[dims[0]] != ONE or any(by.steps) or x.wraps or by.wraps:
+            return None
+        return Form(x.start, x.steps, (Wrap(dims[0], x.start, by.start),))
 
     def _widened(self, value: Value) -> Form:
         form = self.of(value)
@@ -191,8 +216,8 @@ class Forms:
         inside, self._known = self.narrow[narrow:], known
         del self.narrow[narrow:]
         step = loop.step.op
-        if added is None or any(added.steps) or not isinstance(step, ops.Constant) \
-                or step.value <= 0 or self._varies(added.start, loop):
+        if added is None or any(added.steps) or added.wraps or not isinstance(step, ops.Constant) \
+                or step.value <= 0 or self.varies(added.start, loop):
             return None
         # The rounds before this one, times the loop's step.
         past = plus(self.of(loop.body.args[0]).start, self.of(loop.lo).start, -1)
@@ -201,11 +226,26 @@ class Forms:
             return None
         for form in inside:  # widened: as much as all rounds have added
             total, rest = divided(product(form.start, past), {(): int(step.value)})
-            self.narrow.append(form if rest else Form(total, form.steps))
+            self.narrow.append(form if rest else form._replace(start=total))
         init = self.of(loop.init[value.index - 1])
-        return Form(plus(init.start, advance), init.steps)
+        return Form(plus(init.start, advance), init.steps, init.wraps)
 
-    def _varies(self, poly: Poly, loop: ops.For) -> bool:
+    def named(self, poly: Poly) -> dict[tuple[Value, ...], int]:
+        """A polynomial over values, which may be compared with those of other `Forms`."""
+        return {tuple(sorted((self.symbols[n] for n in term), key=id)): factor
+                for term, factor in poly.items()}
+
+    def sinks(self, poly: Poly) -> bool:
+        """Whether terms are subtracted from nothing but program ids and indices, which may be 0."""
+        def grows(term: tuple[int, ...]) -> bool:
+            made = [self.symbols[n].op for n in term]
+            return bool(made) and not any(op is None or isinstance(op, ops.ProgramId)
+                                          for op in made)
+
+        return min(poly.values(), default=0) < 0 and \
+            not any(factor > 0 and grows(term) for term, factor in poly.items())
+
+    def varies(self, poly: Poly, loop: ops.For) -> bool:
         """Whether any symbol of a polynomial is computed in a loop."""
         for number in {n for term in poly for n in term}:
             owner = self.symbols[number].owner

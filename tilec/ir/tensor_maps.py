@@ -30,8 +30,8 @@ from tilec.ir.types import MemDesc, Scalar, TensorMap, pointee_of, scalar_of
 from tilec.target import DEFAULT, Target
 
 TMA_SM = 90
-EVERYTHING = (1 << 31) - 1  # an extent that leaves out nothing
 ROOM = 1 << 16  # more than any tile's extent
+EVERYTHING = (1 << 31) - ROOM  # an extent that leaves out nothing
 STRIDE_BYTES = 16  # what strides, the first address and a block's place in a row are multiples of
 _SIGNS: dict[type[Op], str] = {ops.Add: "+", ops.Sub: "-", ops.Mul: "*"}
 
@@ -169,7 +169,9 @@ class TensorMaps:
                 have |= more
                 return arg
         self.func.arg_attrs.append(attributes | more)
-        return self.func.body.add_arg(t, f"{base.name}_map")
+        name, taken = f"{base.name}_map", {arg.name for arg in self.func.args}
+        others = (f"{name}_{i}" for i in range(1, len(taken) + 1))
+        return self.func.body.add_arg(t, next(n for n in (name, *others) if n not in taken))
 
     def apart(self, op: DescriptorOp) -> tuple[int, ...]:
         """Parameters through which the kernel accesses memory that must not be this op's tensor: a

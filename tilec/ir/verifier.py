@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilec.errors import IRError
 from tilec.ir import ops
 from tilec.ir.accumulators import warpgroups, whole_warpgroups
+from tilec.ir.clusters import CLUSTER_SIZES
 from tilec.ir.core import MISSING, UNFIT, UNKNOWN, Block, Func, Module, Op, Value
 from tilec.ir.layouts import RegisterLayout
 from tilec.ir.printer import print_op
@@ -18,6 +19,9 @@ def verify(module: Module) -> None:
     """Raise IRError about the first op that is not well formed."""
     if module.level not in LEVELS:
         raise IRError(f"module level is `{module.level}`, expected one of {', '.join(LEVELS)}")
+    if module.attributes.get("num_ctas", 1) not in CLUSTER_SIZES:
+        raise IRError(f"num_ctas is {module.attributes['num_ctas']}, expected one of "
+                      f"{', '.join(map(str, CLUSTER_SIZES))}")
     for func in module.funcs:
         _Verifier(module, func).run()
 

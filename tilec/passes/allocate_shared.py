@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilec.errors import OutOfResources
 from tilec.ir import ops
-from tilec.ir.buffers import buffer_bytes, buffer_users, is_asynchronous
+from tilec.ir.buffers import buffer_bytes, buffer_users, is_asynchronous, is_shared_around
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.descriptors import async_alignment
 from tilec.ir.ops.base import ScratchOp
@@ -66,8 +66,8 @@ def _buffers(func: Func) -> list[_Buffer]:
     out: list[_Buffer] = []
     for op in func.walk():
         if isinstance(op, ops.AllocShared):
-            if is_asynchronous(op.result):
-                # Something may be under way after the last op that names it.
+            if is_asynchronous(op.result) or is_shared_around(op.result):
+                # Something, or somebody, may use it after the last op that names it.
                 t = op.result.type
                 assert isinstance(t, MemDesc)
                 out.append(_Buffer(op, buffer_bytes(op.result), 0, len(number),

@@ -13,6 +13,7 @@ import tilec
 from tilec import knobs
 from tilec.errors import LaunchError, SimulatorError, did_you_mean
 from tilec.frontend.signature import ArgSpec, Spec
+from tilec.ir.clusters import check_clusters
 from tilec.language import dtypes as dt
 from tilec.runtime import device, dlpack
 from tilec.runtime.arguments import (
@@ -145,6 +146,7 @@ def as_numpy(value: Any) -> Any:
 def run_on_cpu(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, int, int],
                level: str, seed: int | None = None) -> None:
     """Run at an IR level or in the PTX simulator; device arrays are copied over and back."""
+    check_clusters(kernel.name, grid, kernel.options.num_ctas)
     mirror = _Mirror(values)
     arrays = [mirror.host(v) for v in values]
     _run(kernel, arrays, grid, level, seed)
@@ -154,6 +156,7 @@ def run_on_cpu(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, i
 def simulate(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, int, int],
              seed: int | None, check: bool, count: bool) -> Counts | None:
     """Run in the PTX simulator with its checks and counters; arrays as in `run_on_cpu`."""
+    check_clusters(kernel.name, grid, kernel.options.num_ctas)
     mirror = _Mirror(values)
     arrays = [mirror.host(v) for v in values]
     counts = _simulate(kernel, arrays, grid, seed, check, count)

@@ -25,7 +25,14 @@ from tilec.compiler import (
     compile_module,
     kernel_hash,
 )
-from tilec.errors import BRIEF, CompilationError, LaunchError, TilecError, did_you_mean
+from tilec.errors import (
+    BRIEF,
+    CompilationError,
+    LaunchError,
+    OutOfResources,
+    TilecError,
+    did_you_mean,
+)
 from tilec.frontend.build import build_module
 from tilec.frontend.function import Function
 from tilec.frontend.signature import ArgSpec, Spec, format_spec
@@ -39,7 +46,7 @@ from tilec.runtime import host
 from tilec.runtime.cache import DiskCache, source_fingerprint
 from tilec.runtime.launch import Launcher
 from tilec.runtime.loading import load
-from tilec.runtime.maps import Grid, MapMaker, NoMap, from_json, to_json
+from tilec.runtime.maps import Grid, NoMap, from_json, makers, to_json
 from tilec.target import Target
 
 if TYPE_CHECKING:
@@ -74,8 +81,9 @@ class Asm(Mapping[str, Any]):
 class CompiledKernel:
     """A kernel specialised to argument types, constants, a target and options.
 
-    name, num_warps, num_stages; shared: bytes of shared memory; n_regs: registers a thread;
-    n_spills: bytes of spill stores; assembler: what made the cubin; asm: the text of every level.
+    name, num_warps, num_stages, num_ctas; shared: bytes of shared memory; n_regs: registers a
+    thread; n_spills: bytes of spill stores; assembler: what made the cubin; asm: the text of every
+    level.
     """
 
     def __init__(self, fn: Function, signature: Mapping[str, Spec],
@@ -87,6 +95,7 @@ class CompiledKernel:
         self.options = options
         self.name = fn.name
         self.num_warps, self.num_stages = options.num_warps, options.num_stages
+        self.num_ctas = options.num_ctas
         try:
             texts = [(k, stable(v)) for k, v in (*signature.items(), *sorted(constexprs.items()))]
         except LaunchError as e:
@@ -113,18 +122,25 @@ class CompiledKernel:
         options = self.options
         module = build_module(self.fn, self.signature, self.constexprs, target=self.target,
                               num_warps=options.num_warps,
-                              options={"num_stages": options.num_stages, "debug": options.debug})
-        for name in ("num_stages", "maxnreg", "launch_pdl", "boxes"):
+                              options={"num_stages": options.num_stages, "debug": options.debug,
+                                       "num_ctas": options.num_ctas})
+        for name in ("num_stages", "maxnreg", "launch_pdl", "find_boxes", "num_ctas"):
             if getattr(options, name) != Options.__dataclass_fields__[name].default:
                 module.attributes[name] = getattr(options, name)
         return module
 
     def _compile(self, stop_at: str, keep: bool, instruments: Sequence[Instrument] = ()
                  ) -> Compiled:
-        made = compile_module(
-            self.build, self.target, self.options, stop_at=stop_at, keep=keep,
+        compiled = partial(
+            compile_module, target=self.target, options=self.options, stop_at=stop_at, keep=keep,
             verify_all=knobs.verify, override=override_folder(self.name, self.hash),
             instruments=instruments)
+        try:
+            made = compiled(self.build)
+        except OutOfResources:
+            if not self.options.find_boxes:
+                raise
+            made = compiled(self.by_pointers.build)  # TMA's buffers share no bytes with scratch
         if made.edited is not None and made.edited not in _announced:
             _announced.add(made.edited)
             print(f"tilec: `{self.name}` goes on from {made.edited}", file=sys.stderr)
@@ -294,13 +310,13 @@ class CompiledKernel:
         one that leaves pointers alone, and its arguments with tensor maps."""
         try:
             if level == "ptx":
-                return self, arrays + [MapMaker(r).in_simulator(arrays, grid) for r in self.maps]
+                return self, arrays + [m.in_simulator(arrays, grid) for m in makers(self.maps)]
             modules = self.upper.modules
-            for recipe in recipes(modules["lowered"].funcs[0]):
-                if recipe.places:  # what must hold below must hold here, too
-                    MapMaker(recipe).in_simulator(arrays, grid)
-            made = recipes(modules[level].funcs[0])
-            return self, arrays + [MapMaker(r).on_host(arrays, grid) for r in made]
+            for maker in makers(recipes(modules["lowered"].funcs[0])):
+                if maker.boxes is not None:  # what must hold below must hold here, too
+                    maker.in_simulator(arrays, grid)
+            made = makers(recipes(modules[level].funcs[0]))
+            return self, arrays + [m.on_host(arrays, grid) for m in made]
         except NoMap:
             return self.by_pointers.bind_maps(arrays, level, grid)
 
@@ -308,7 +324,7 @@ class CompiledKernel:
     def by_pointers(self) -> CompiledKernel:
         """The same kernel, of which TMA moves only what the author describes."""
         return CompiledKernel(self.fn, self.signature, self.constexprs, self.target,
-                              replace(self.options, boxes=False))
+                              replace(self.options, find_boxes=False))
 
     def simulate(self, args: Sequence[Any] | Mapping[str, Any], grid: int | Sequence[int], *,
                  check: bool = True, count: bool = True, seed: int | None = None) -> Counts | None:
@@ -330,8 +346,9 @@ class CompiledKernel:
             with self._lock:
                 loaded = load(made, index)
                 found = Launcher(loaded.function, param_types(self.signature.values()), index,
-                                 [MapMaker(recipe).on_device for recipe in self.maps],
-                                 self.options.launch_pdl, partial(self._launch_by_pointers, index))
+                                 [maker.on_device for maker in makers(self.maps)],
+                                 self.options.launch_pdl, partial(self._launch_by_pointers, index),
+                                 self.name, self.options.num_ctas)
                 self._launchers[index] = found
         return found
 

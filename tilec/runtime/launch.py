@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tilec.errors import LaunchError
+from tilec.ir.clusters import check_clusters
 from tilec.runtime import device
 from tilec.runtime.maps import Grid, NoMap
 
@@ -148,19 +149,29 @@ def _early_launch(cu: Any) -> Callable[..., Any]:
     return launch
 
 
+def _checked(launch: Callable[..., Any], name: str, num_ctas: int) -> Callable[..., Any]:
+    """`launch` over grids of whole clusters; LaunchError for others."""
+    def checked(function: Any, x: int, *args: Any) -> Any:
+        check_clusters(name, (x,), num_ctas)
+        return launch(function, x, *args)
+
+    return checked
+
+
 class Launcher:
     """Launches one loaded kernel.
 
     function: the CUfunction of runtime.device.LoadedKernel. maps: make tensor maps of a launch's
     values and grid, which are passed after them. instead: what launches, with grid, stream and
     values, if one cannot be made and pointers will do. early: programmatic dependent launch.
-    Threads may share a launcher: each call takes a block of its own, which the driver has read by
-    the time the call returns.
+    num_ctas: programs a cluster. Threads may share a launcher: each call takes a block of its own,
+    which the driver has read by the time the call returns.
     """
 
     def __init__(self, function: Any, param_types: Sequence[str], device_index: int = 0,
                  maps: Sequence[Callable[[Sequence[Any], Grid], bytes]] = (), early: bool = False,
-                 instead: Callable[[Grid, int, Sequence[Any]], None] | None = None) -> None:
+                 instead: Callable[[Grid, int, Sequence[Any]], None] | None = None,
+                 name: str = "", num_ctas: int = 1) -> None:
         self.packer = Packer([*param_types, *("tensormap" for _ in maps)])
         self._maps, self._instead = maps, instead
         self._function = function
@@ -169,6 +180,8 @@ class Launcher:
         self._free: list[_Block] = []
         cu = device.driver()
         self._launch: Callable[..., Any] = _early_launch(cu) if early else cu.cuLaunchKernel
+        if num_ctas > 1:
+            self._launch = _checked(self._launch, name, num_ctas)
         self._success = cu.CUresult.CUDA_SUCCESS
         self._stream_type = cu.CUstream
         self._streams: dict[int, Any] = {}

@@ -19,8 +19,10 @@ from tilec.runtime.tensor_map import encode, in_simulator, on_host
 
 _NOTE = " tensor maps, made of the arguments: "
 _EXPRESSION = re.compile(r"[\d$ ()+*-]+")
-Numbers = Callable[[Sequence[Any] | Mapping[int, Any]], tuple[int, ...]]
+Values = Sequence[Any] | Mapping[int, Any]  # of arguments, by their numbers
+Numbers = Callable[[Values], tuple[int, ...]]
 Grid = tuple[int, int, int]
+Tensor = tuple[tuple[int, ...], tuple[int, ...]]  # extents, strides in elements
 
 
 def _numbers(texts: Sequence[str]) -> Numbers:
@@ -52,6 +54,10 @@ class MapMaker:
         self.apart, self.stored = recipe.apart, recipe.stored
         self.extents, self.strides = _numbers(recipe.extents), _numbers(recipe.strides)
         self.boxes = _Boxes(recipe) if recipe.places else None
+        self.others: list[MapMaker] = []  # whose memory must not overlap this one's
+        texts = " ".join((*recipe.extents, *recipe.strides, *recipe.places))
+        self.reads = sorted({self.base, *map(int, re.findall(r"\$(\d+)", texts))})
+        self._known = lru_cache(maxsize=256)(self._encoded)
 
     def on_device(self, values: Sequence[Any], grid: Grid) -> bytes:
         """The 128 bytes, where the value of the pointer is an address. LaunchError for a tensor
@@ -61,7 +67,11 @@ class MapMaker:
                 self._check(values)
             return encode(values[self.base], self.extents(values), self.strides(values), self.type,
                           self.name)
-        extents, strides = self.boxes.tensor(values, grid)
+        return self._known(tuple([values[i] for i in self.reads]), grid)
+
+    def _encoded(self, read: tuple[Any, ...], grid: Grid) -> bytes:
+        values = dict(zip(self.reads, read, strict=True))
+        extents, strides = self._tensor(values, grid)
         try:
             return encode(values[self.base], extents, strides, self.type, self.name)
         except TilecError as e:
@@ -96,9 +106,38 @@ class MapMaker:
                     "other: pass two buffers, or make them one argument, which TMA leaves alone")
 
     def _descriptor(self, values: Sequence[Any], grid: Grid) -> TensorDescriptor:
-        extents, strides = self.boxes.tensor(values, grid) if self.boxes is not None else \
-            (self.extents(values), self.strides(values))
-        return TensorDescriptor(values[self.base], extents, strides)
+        return TensorDescriptor(values[self.base], *self._tensor(values, grid))
+
+    def _tensor(self, values: Values, grid: Grid) -> Tensor:
+        """Extents and strides."""
+        if self.boxes is None:
+            return self.extents(values), self.strides(values)
+        if self.others:
+            low, high = self.span(values, grid)
+            for other in self.others:
+                first, end = other.span(values, grid)
+                if first < high and low < end:
+                    raise NoMap(f"blocks of `{self.name}` and `{other.name}` overlap")
+        return self.boxes.tensor(values, grid)
+
+    def span(self, values: Values, grid: Grid) -> tuple[int, int]:
+        """The first address of an author's boxes, and the one past their last."""
+        assert self.boxes is not None
+        extents, strides = self.boxes.tensor(values, grid)
+        last = sum((n - 1) * stride for n, stride in zip(extents, strides, strict=True))
+        start = _address(values[self.base])
+        return start, start + (last + 1) * self.type.element.bytes
+
+
+def makers(recipes: Sequence[MapRecipe]) -> list[MapMaker]:
+    """Those of a kernel's tensor maps, in their order."""
+    made = [MapMaker(recipe) for recipe in recipes]
+    for maker in made:
+        apart = {index for index, _ in maker.apart}
+        maker.others = [m for m in made if m.boxes is not None and m.base in apart]
+    for maker in made:
+        maker.reads = sorted({i for m in (maker, *maker.others) for i in m.reads})
+    return made
 
 
 class _Boxes:
@@ -108,23 +147,18 @@ class _Boxes:
         self.name, self.reach, self.narrow = recipe.name, recipe.reach, recipe.narrow
         self.numbers = _numbers((*recipe.extents, *recipe.strides))
         self.places = of_texts(recipe.places)
-        texts = " ".join((*recipe.extents, *recipe.strides, *recipe.places))
-        self.used = sorted({int(i) for i in re.findall(r"\$(\d+)", texts)})
-        self._known = lru_cache(maxsize=256)(self._tensor)
 
-    def tensor(self, values: Sequence[Any], grid: Grid) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def tensor(self, values: Values, grid: Grid) -> Tensor:
         """Extents, no larger than blocks reach, and strides. NoMap where blocks might begin outside
         of the tensor, or an offset not fit the author's 32 bits."""
-        found = self._known(tuple(values[i] for i in self.used), grid)
+        found = self._tensor(values, grid)
         if isinstance(found, str):
             raise NoMap(f"blocks of `{self.name}` {found}", None,
-                        "compile the kernel with boxes=False, which leaves pointers alone")
+                        "compile the kernel with find_boxes=False, which leaves pointers alone")
         return found
 
-    def _tensor(self, used: tuple[int, ...], grid: Grid
-                ) -> tuple[tuple[int, ...], tuple[int, ...]] | str:
-        rank, values = len(self.reach), dict(zip(self.used, used, strict=True))
-        numbers = self.numbers(values)
+    def _tensor(self, values: Values, grid: Grid) -> Tensor | str:
+        rank, numbers = len(self.reach), self.numbers(values)
         extents, strides = numbers[:rank], numbers[rank:]
         try:
             places = self.places(values, grid)[-rank:]
@@ -138,6 +172,8 @@ class _Boxes:
         extents = tuple(min(n, place.high + block)
                         for n, place, block in zip(extents, places, self.reach, strict=True))
         last = sum((n - 1) * stride for n, stride in zip(extents, strides, strict=True))
+        if strides[-2] < extents[-1]:
+            return "have rows that overlap"
         if self.narrow and last + ROOM > EVERYTHING:
             return "have offsets that 32 bits do not hold"
         return extents, strides

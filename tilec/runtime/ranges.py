@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from tilec.errors import LaunchError
@@ -75,28 +76,43 @@ _NAMES: Mapping[str, Any] = {
 
 
 def of_texts(texts: Sequence[str]
-             ) -> Callable[[Mapping[int, int], tuple[int, int, int]], list[Range]]:
+             ) -> Callable[[Sequence[Any] | Mapping[int, Any], tuple[int, int, int]], list[Range]]:
     """What gives the ranges of texts for a launch's arguments, $0, $1, ..., and grid: program ids
     p0 to p2 and their numbers n0 to n2. Later texts name earlier ones t0, t1, ....
 
     LaunchError for what is no such text. What it gives raises OverflowError where 32 bits might not
     do.
     """
-    for text in texts:
-        if not _TEXT.fullmatch(text):
-            raise LaunchError(f"`{text}` is no expression over parameters and program ids", None,
-                              "they are sums, products, quotients and the like")
-    lines = [_LEAF.sub(lambda m: f"{m[1].replace('$', 'v')}[{m[2]}]" if m[1] not in ("", "-")
-                       else f"number({m[0]})", text) for text in texts]
+    codes = list(map(_compiled, texts))
     used = {int(i) for text in texts for i in re.findall(r"\$(\d+)", text)}
-    codes = [compile(line.strip(), "<range>", "eval") for line in lines]
 
-    def ranges(values: Mapping[int, int], grid: tuple[int, int, int]) -> list[Range]:
+    def ranges(values: Sequence[Any] | Mapping[int, Any], grid: tuple[int, int, int]
+               ) -> list[Range]:
         t: list[Range] = []
         names = dict(_NAMES, t=t, v={i: _number(values[i]) for i in used},
                      n=list(map(_number, grid)), p=[Range(0, max(n - 1, 0)) for n in grid])
-        for code in codes:
-            t.append(eval(code, names))
+        for text, code in zip(texts, codes, strict=True):
+            try:
+                t.append(eval(code, names))
+            except (TypeError, IndexError):
+                raise _refused(text) from None
         return t
 
     return ranges
+
+
+def _compiled(text: str) -> CodeType:
+    def leaf(m: re.Match[str]) -> str:
+        return f"number({m[0]})" if m[1] in ("", "-") else f"{m[1].replace('$', 'v')}[{m[2]}]"
+
+    try:
+        if _TEXT.fullmatch(text):
+            return compile(_LEAF.sub(leaf, text).strip(), "<range>", "eval")
+    except SyntaxError:
+        pass
+    raise _refused(text)
+
+
+def _refused(text: str) -> LaunchError:
+    return LaunchError(f"`{text}` is no expression over parameters and program ids", None,
+                       "they are sums, products, quotients and the like of what is before them")

@@ -12,6 +12,7 @@ from tilec import knobs
 from tilec.codegen.cubin import sass
 from tilec.compiler import IR_LEVELS, Compiled, compile_from
 from tilec.errors import LaunchError, did_you_mean
+from tilec.ir.clusters import check_clusters
 from tilec.ir.core import Module, Value
 from tilec.ir.parser import parse
 from tilec.ir.tensor_maps import recipes
@@ -22,7 +23,7 @@ from tilec.runtime import device, host
 from tilec.runtime.arguments import handler_of, place_of
 from tilec.runtime.launch import Launcher
 from tilec.runtime.loading import load as load_on_device
-from tilec.runtime.maps import MapMaker
+from tilec.runtime.maps import makers
 from tilec.runtime.tensor_map import in_simulator, on_device, on_host
 from tilec.target import DEFAULT, Target
 
@@ -67,9 +68,10 @@ class TextKernel:
             seed: int | None = None) -> None:
         """Run on host arrays, in place, at an IR level from the module's own on down, or "ptx"."""
         extents = host.check_grid(grid)
+        check_clusters(self.name, extents, self.module.num_ctas)
         if level == "ptx":
             made, values = self.compiled, self._arguments(args, _simulated_value)
-            values += [MapMaker(recipe).in_simulator(values, extents) for recipe in made.maps]
+            values += [maker.in_simulator(values, extents) for maker in makers(made.maps)]
             tilec.sim.run(made.ptx, made.name, values, extents, made.threads,
                           shared_bytes=made.shared, seed=seed, check=knobs.check)
             return
@@ -82,7 +84,7 @@ class TextKernel:
         if level != module.level:
             compile_from(module, self.target, level)
         values = self._arguments(args, _host_value)
-        values += [MapMaker(recipe).on_host(values, extents) for recipe in recipes(module.funcs[0])]
+        values += [maker.on_host(values, extents) for maker in makers(recipes(module.funcs[0]))]
         tilec.interp.run(module, self.name, values, extents, seed)
 
     def _arguments(self, args: Sequence[Any], convert: Callable[[Value, Any], Any]) -> list[Any]:
@@ -99,7 +101,8 @@ class TextKernel:
             loaded = load_on_device(made, index)
             launcher = self._launchers[index] = Launcher(
                 loaded.function, [_short(p) for p in self.params], index,
-                [MapMaker(recipe).on_device for recipe in made.maps], made.options.launch_pdl)
+                [maker.on_device for maker in makers(made.maps)], made.options.launch_pdl,
+                name=self.name, num_ctas=made.options.num_ctas)
         launcher.launch(grid, made.threads, made.shared,
                         device.current_stream(index), values)
 

@@ -42,15 +42,18 @@ class Config:
     """
 
     def __init__(self, kwargs: Mapping[str, Any], num_warps: int = 4, num_stages: int = 3,
-                 maxnreg: int = 0, pre_hook: Callable[[dict[str, Any]], Any] | None = None) -> None:
+                 num_ctas: int = 1, maxnreg: int = 0,
+                 pre_hook: Callable[[dict[str, Any]], Any] | None = None) -> None:
         self.kwargs = dict(kwargs)
-        self.num_warps, self.num_stages, self.maxnreg = num_warps, num_stages, maxnreg
+        self.num_warps, self.num_stages = num_warps, num_stages
+        self.num_ctas, self.maxnreg = num_ctas, maxnreg
         self.pre_hook = pre_hook
 
     def all_kwargs(self) -> dict[str, Any]:
         """The parameters and options, as a launch takes them."""
-        limit = {"maxnreg": self.maxnreg} if self.maxnreg else {}
-        return {**self.kwargs, "num_warps": self.num_warps, "num_stages": self.num_stages, **limit}
+        more = {"num_ctas": self.num_ctas} if self.num_ctas != 1 else {}
+        more |= {"maxnreg": self.maxnreg} if self.maxnreg else {}
+        return {**self.kwargs, "num_warps": self.num_warps, "num_stages": self.num_stages, **more}
 
     def __str__(self) -> str:
         return ", ".join(f"{k}: {v}" for k, v in self.all_kwargs().items())

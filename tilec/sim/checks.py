@@ -35,6 +35,7 @@ class Checks:
         self.decoder = decoder
         self.order = Order(decoder.lanes, decoder.where, decoder.machine.thread_name)
         decoder.machine.order = self.order
+        decoder.machine.on_end = self.end
         narrowest = granules(flat)
         self.shared = Shadow(self.order, decoder.shared, SHARED_START, narrowest["shared"])
         self.arena = Shadow(self.order, decoder.arena, GLOBAL_BASE, narrowest["global"])
@@ -50,6 +51,14 @@ class Checks:
         self.order.begin(cta)
         self.shared.resize(len(self.decoder.shared.bytes))
         self.arena.log = []
+
+    def end(self, rank: int) -> None:
+        """A CTA ends, and with it its shared memory."""
+        memory, machine = self.decoder.shared, self.decoder.machine
+        if memory.ranks > 1:
+            low = memory.in_cta(0, rank) // self.shared.granule
+            self.shared.end(np.flatnonzero(machine.cta == rank), low,
+                            low + memory.stride // self.shared.granule)
 
     def watch(self, instr: Instr, data: Written | None = None) -> Watch | None:
         """What looks at each access of an instruction before it happens.

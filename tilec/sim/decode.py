@@ -62,6 +62,7 @@ class Decoder:
         self.variables = Variables(module, kernel, flat, self.arena)
         self.param = Window("param", 0, self.variables.param_bytes, writable=False)
         self.shared = Shared(self.variables.static_shared, math.prod(kernel.cluster))
+        self.shared.gone = self.machine.gone
         self.local = Local(self.lanes, self.variables.local_bytes)
         self.spaces: dict[str, Space] = {
             "global": self.arena, "const": self.arena, "shared": self.shared,

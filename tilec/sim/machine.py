@@ -72,6 +72,7 @@ class Machine:
         self.lane = np.arange(self.lanes, dtype=np.uint32) % np.uint32(32)
         self.warp = np.arange(self.lanes) // 32
         self.ones = np.ones(self.lanes, bool)
+        self.gone = np.zeros(ranks, bool)  # the CTAs whose threads have all exited
         self.rng = np.random.default_rng(0)
         self.seeded = False
         self.stripes = 1
@@ -80,12 +81,14 @@ class Machine:
         self.cluster_barrier = ClusterBarrier(self)
         self.registers = Registers(self)
         self.order: Order | None = None
+        self.on_end: Callable[[int], None] | None = None  # called with the rank of each CTA
         self.reset()
 
     def reset(self) -> None:
         """Forget the previous CTA."""
         self.live = np.arange(self.lanes) % self.cta_lanes < self.threads
         self.whole: tuple[Mask, Array, bool] = (None, self.live, True)
+        self.gone[:] = False
         self.pending: dict[tuple[int, int], Array] = {}
         self.blocked: dict[int, Array] = {}
         self.barriers: dict[tuple[int, int], Barrier] = {}  # by number and CTA
@@ -234,6 +237,11 @@ class Machine:
     def retire(self, mask: Mask) -> Moves:
         """Threads exit; those who waited for them are tried again."""
         self.live = self.live & ~self.full(mask)
+        ended = (np.bincount(self.cta, self.live, len(self.gone)) == 0) & ~self.gone
+        self.gone |= ended
+        if self.on_end is not None:
+            for rank in np.flatnonzero(ended).tolist():
+                self.on_end(rank)
         moves: Moves = [(pc, threads) for pc, threads in self.blocked.items()]
         self.blocked.clear()
         for barrier in list(self.barriers.values()):

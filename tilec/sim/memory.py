@@ -99,10 +99,12 @@ class Shared(Window):
     """Shared memory of the CTAs of a cluster, one after another, `stride` bytes each.
 
     In a cluster bits 24 and up of an address are the rank of the CTA; without one all are 0.
+    gone: the CTAs that have ended, and with them their memory.
     """
 
     def __init__(self, size: int, ranks: int) -> None:
         self.ranks = ranks
+        self.gone = np.zeros(ranks, bool)
         super().__init__("shared", SHARED_START, size)
 
     def resize(self, size: int) -> None:
@@ -119,8 +121,18 @@ class Shared(Window):
             at = int(np.flatnonzero(beyond)[0])
             raise Fault(f"shared address {int(addresses[at]):#x} of CTA {int(rank[at])} in a "
                         f"cluster of {self.ranks}", _thread(lanes, at))
+        if np.count_nonzero(self.gone):
+            self.check_there(rank, lanes)
         mine = addresses & addresses.dtype.type((1 << RANK_BITS) - 1)
         return super().offsets(mine, width, lanes, store) + rank * rank.dtype.type(self.stride)
+
+    def check_there(self, ranks: Array, lanes: Array | None) -> None:
+        """Fault if one of the CTAs has ended."""
+        ended = np.flatnonzero(self.gone[ranks.astype(np.int64)])
+        if len(ended):
+            at = int(ended[0])
+            raise Fault(f"an access to shared memory of CTA {int(ranks[at])} of the cluster, which "
+                        "has ended: end with a cluster barrier", _thread(lanes, at))
 
     def in_cta(self, offset: int, rank: int) -> int:
         """The same place in the memory of another CTA of the cluster."""

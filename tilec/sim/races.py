@@ -116,7 +116,28 @@ class Shadow:
         self.atomic[index] = a.atomic
         self.read[index] = self.past[index] = 0
 
+    def end(self, threads: Array, low: int, high: int) -> None:
+        """Granules low to high end with the threads of their CTA: accesses by the threads of others
+        come before."""
+        reads = merged(self.log) if self.log else None
+        if reads is not None:
+            inside = (reads.granule >= low) & (reads.granule < high)
+            self._check_end(threads, reads.agent[inside], reads.clock[inside], reads.at[inside],
+                            "reads")
+        self._check_end(threads, self.writer[low:high], self.written[low:high],
+                        self.write_at[low:high], "writes")
+
     # Checks
+
+    def _check_end(self, threads: Array, agent: Array, clock: Array, at: Array, verb: str) -> None:
+        order = self.order
+        late = (agent < order.lanes) & ~np.isin(agent, threads) & \
+            (order.seen[threads].max(axis=0)[agent] < clock)
+        if late.any():
+            k = int(np.argmax(late))
+            raise Fault("race: its CTA ends, and with it the shared memory that "
+                        f"{order.describe(int(agent[k]), int(clock[k]))} {verb} with nothing that "
+                        f"orders the two ({order.place(int(at[k]))})", int(threads[0]))
 
     def _same(self, a: Access, data: Data | None) -> Array:
         """Which granules a write leaves as they are."""

@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     add_launch_options(parser)
     parser.add_argument("--signature", help="of FILE.py:KERNEL, as in tilec-compile")
     parser.add_argument("--num-warps", type=int, default=4, help="of FILE.py:KERNEL")
+    parser.add_argument("--num-ctas", type=int, default=1, help="of FILE.py:KERNEL")
     parser.add_argument("--num-stages", type=int, default=3, help="of FILE.py:KERNEL")
     parser.add_argument("--target", default=None, help=f"(default: the module's, or {DEFAULT})")
     parser.add_argument("--passes", help="run these passes, not the pipeline from the file's level")
@@ -91,7 +92,7 @@ def _module(args: argparse.Namespace) -> Module:
         fn = load(Path(file), name)
         signature, constexprs = split_signature(fn, args.signature)
         return specialized(fn, signature, constexprs, args.target, num_warps=args.num_warps,
-                           num_stages=args.num_stages).build()
+                           num_stages=args.num_stages, num_ctas=args.num_ctas).build()
     if not args.file.endswith(".tir"):
         raise ToolError(f"{args.file}: expected a .tir file or FILE.py:KERNEL")
     module = parse(Path(args.file).read_text(), args.file)

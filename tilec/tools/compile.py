@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", default=DEFAULT)
     parser.add_argument("--num-warps", type=int, default=4)
     parser.add_argument("--num-stages", type=int, default=3)
+    parser.add_argument("--num-ctas", type=int, default=1, help="programs a cluster")
     parser.add_argument("-o", "--output", required=True, metavar="DIR")
     return parser
 
@@ -58,8 +59,9 @@ def _compile(args: argparse.Namespace) -> CompiledKernel:
         raise ToolError(f"`{args.kernel}` names no kernel", None, "write it as FILE.py:KERNEL")
     fn = load(Path(file), name)
     signature, constexprs = split_signature(fn, args.signature)
+    # Whoever launches these files has the author's arguments, and no other kernel for odd ones.
     return compile_kernel(fn, signature, constexprs, args.target, num_warps=args.num_warps,
-                          num_stages=args.num_stages)
+                          num_stages=args.num_stages, num_ctas=args.num_ctas, find_boxes=False)
 
 
 def load(path: Path, name: str) -> Function:

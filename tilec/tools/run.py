@@ -24,7 +24,7 @@ from tilec.ir.types import SCALARS, Scalar
 from tilec.ir.verifier import verify
 from tilec.knobs import RUN_LEVELS
 from tilec.language.dtypes import from_name
-from tilec.runtime.maps import MapMaker, noted, of_text
+from tilec.runtime.maps import makers, noted, of_text
 from tilec.target import DEFAULT, Target
 
 ARG_HELP = """an argument, in order: a number (7, 0.5, true), an array SHAPE:DTYPE[:FILL] such as
@@ -125,11 +125,11 @@ def execute(content: Module | str, func: str, arrays: Sequence[Any], grid: tuple
     if isinstance(content, Module):
         name = pick(func, [f.name for f in content.funcs])
         made = recipes(next(f for f in content.funcs if f.name == name))
-        maps = [MapMaker(r).on_host(arrays, grid) for r in made]
+        maps = [maker.on_host(arrays, grid) for maker in makers(made)]
         interpret(content, name, [*arrays, *maps], grid, seed)
     else:
         parsed = sim.parse(content)
-        maps = [MapMaker(r).in_simulator(arrays, grid) for r in of_text(content)]
+        maps = [maker.in_simulator(arrays, grid) for maker in makers(of_text(content))]
         sim.run(parsed, pick(func, list(parsed.kernels)), [*arrays, *maps], grid, threads,
                 shared_bytes=shared, seed=seed, check=knobs.check)
 

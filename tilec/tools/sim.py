@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tilec import sim
 from tilec.errors import SimulatorError, TilecError
-from tilec.runtime.maps import MapMaker, of_text
+from tilec.runtime.maps import makers, of_text
 from tilec.target import DEFAULT, Target
 from tilec.tools.run import add_launch_options, argument, copied, grid_of, pick, show
 
@@ -36,7 +36,7 @@ def simulate(path: Path, args: argparse.Namespace, arrays: Sequence[object]) -> 
     try:
         text = path.read_text()
         module, grid = sim.parse(text), grid_of(args.grid)
-        maps = [MapMaker(r).in_simulator(arrays, grid) for r in of_text(text)]
+        maps = [maker.in_simulator(arrays, grid) for maker in makers(of_text(text))]
         return sim.run(module, pick(args.func, list(module.kernels)), [*arrays, *maps],
                        grid, args.block, args.shared, args.seed, check=args.check,
                        count=args.count is not None)

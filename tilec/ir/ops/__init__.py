@@ -3,6 +3,7 @@
 A new op is declared in the file of its dialect; importing this package registers it.
 """
 
+from tilec.ir.ops.cluster import *  # noqa: F403
 from tilec.ir.ops.descriptors import *  # noqa: F403
 from tilec.ir.ops.elementwise import *  # noqa: F403
 from tilec.ir.ops.gpu import *  # noqa: F403

@@ -18,6 +18,7 @@ from tilec.ir.layout_base import SharedLayout
 from tilec.ir.layouts import DotOperand, Layout, Mma, same_layout
 from tilec.ir.ops.base import Anchor
 from tilec.ir.ops.gpu import AsyncCommit, AsyncCopy, AsyncWait, MemdescIndex, single_buffer
+from tilec.ir.ops.memory import EVICTION
 from tilec.ir.ops.scf import ControlFlow, Return, Yield, innermost_loop
 from tilec.ir.types import (
     MemDesc,
@@ -43,8 +44,7 @@ ACCUMULATORS: dict[str, tuple[Scalar, ...]] = {
     "i8": (i32,), "u8": (i32,)}
 WGMMA_K_BITS = 256  # one instruction's extent along k
 
-REGISTERS_PER_SM = 65536
-MAX_TMA_RANK = 5
+REGISTERS_PER_SM, MAX_TMA_RANK = 65536, 5
 
 
 # ---- who acts
@@ -102,7 +102,7 @@ class WarpgroupBarrier(Warpgroups, name="gpu.warpgroup_barrier", effects={"barri
 
 
 # ---- mbarriers
-def _mbarrier(op: Op, value: Value, ring: bool = False) -> None:
+def check_mbarrier(op: Op, value: Value, ring: bool = False) -> None:
     """Check that an operand is one mbarrier, or with `ring` also an array of them."""
     t = value.type
     if not isinstance(t, MemDesc) or (t.staged and not ring) or \
@@ -118,7 +118,7 @@ class MbarrierInit(OneThread, AsyncAccess, name="gpu.mbarrier_init", effects={"w
     count: int = attr(int, 1)
 
     def infer(self) -> Sequence[Type]:
-        _mbarrier(self, self.barrier, ring=True)
+        check_mbarrier(self, self.barrier, ring=True)
         if not 1 <= self.count < 1 << 20:
             raise self.fail(f"count is {self.count}, expected 1 to {(1 << 20) - 1}")
         return ()
@@ -137,7 +137,7 @@ class MbarrierExpect(OneThread, AsyncAccess, name="gpu.mbarrier_expect", effects
     bytes: int = attr(int)
 
     def infer(self) -> Sequence[Type]:
-        _mbarrier(self, self.barrier)
+        check_mbarrier(self, self.barrier)
         if not 0 < self.bytes < 1 << 20:
             raise self.fail(f"bytes is {self.bytes}, expected 1 to {(1 << 20) - 1}")
         return ()
@@ -155,7 +155,7 @@ class MbarrierArrive(Warpgroups, AsyncAccess, name="gpu.mbarrier_arrive", effect
     after: tuple[Value, ...] = operands()
 
     def infer(self) -> Sequence[Type]:
-        _mbarrier(self, self.barrier)
+        check_mbarrier(self, self.barrier)
         return ()
 
 
@@ -167,7 +167,7 @@ class MbarrierWait(AsyncAccess, name="gpu.mbarrier_wait", effects=SYNC):
     parity: Value = operand()
 
     def infer(self) -> Sequence[Type]:
-        _mbarrier(self, self.barrier)
+        check_mbarrier(self, self.barrier)
         if self.parity.type != i32:
             raise self.fail(f"parity is {self.parity.type}, expected i32")
         return ()
@@ -221,10 +221,11 @@ class TmaLoad(OneThread, TmaOp, name="gpu.tma_load", effects={"read", "write_sha
     buffer: Value = operand()
     barrier: Value = operand()
     coordinates: tuple[Value, ...] = operands()
+    eviction: str = attr(str, "", choices=EVICTION)
 
     def infer(self) -> Sequence[Type]:
         self.check_copy(self.buffer, self.coordinates)
-        _mbarrier(self, self.barrier)
+        check_mbarrier(self, self.barrier)
         return ()
 
 

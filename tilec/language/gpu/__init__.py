@@ -14,6 +14,12 @@ from tilec.language.gpu.barriers import (
     mbarrier,
     warpgroup_barrier,
 )
+from tilec.language.gpu.cluster import (
+    cluster_barrier,
+    cluster_rank,
+    cluster_size,
+    remote_buffer,
+)
 from tilec.language.gpu.layouts import (
     Blocked,
     DotOperand,
@@ -40,9 +46,10 @@ from tilec.language.gpu.shared import (
 __all__ = [
     "Blocked", "DotOperand", "Linear", "Mma", "NvmmaShared", "SharedLinear", "Slice", "Swizzled",
     "alloc_shared", "async_commit", "async_copy", "async_wait", "barrier", "buffer_ring",
+    "cluster_barrier", "cluster_rank", "cluster_size",
     "convert_layout", "elect", "emit_pipeline", "extract_slice", "fence_async", "make_ring",
-    "mbarrier", "num_warps", "shared_buffer", "tma", "warp_specialize", "warpgroup_barrier",
-    "wgmma", "wgmma_wait",
+    "mbarrier", "num_warps", "remote_buffer", "shared_buffer", "tma", "warp_specialize",
+    "warpgroup_barrier", "wgmma", "wgmma_wait",
 ]
 
 

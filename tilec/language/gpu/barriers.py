@@ -9,6 +9,7 @@ from tilec.ir.buffers import mbarrier_type
 from tilec.ir.core import Value
 from tilec.ir.types import MemDesc
 from tilec.language.context import current, error
+from tilec.language.gpu.cluster import rank_of
 from tilec.language.gpu.shared import element_at
 from tilec.language.gpu.support import by_one_thread, need, need_warpgroups, parity
 from tilec.language.values import Indexed, builtin, const_int, const_value, to_tensor
@@ -65,15 +66,20 @@ class barrier_array(Indexed):
         by_one_thread(ops.MbarrierExpect(self.one("expect"), bytes=count), pred, "expect")
 
     @builtin
-    def arrive(self) -> None:
+    def arrive(self, rank: Any = None) -> None:
         """Each warpgroup arrives once; fewer than four warps are one. It vouches for products that
         a wait covers; for what its other threads did, a tlg.warpgroup_barrier must stand before.
+
+        rank: an int32: at the mbarrier that lies there in the program of this rank of the cluster,
+        to which it vouches for what was read of this program's own buffers, not for stores.
         """
         need_warpgroups("arrive")
         if current().one_thread:
             raise error("arrive: whole warpgroups arrive, not one thread",
                         "one thread arrives by `expect`; move this out of the `if tlg.elect()`")
-        current().builder.insert(ops.MbarrierArrive(self.one("arrive")))
+        here = self.one("arrive")
+        current().builder.insert(ops.MbarrierArrive(here) if rank is None else
+                                 ops.RemoteArrive(here, rank_of(rank, "arrive")))
 
     @builtin
     def wait(self, phase: Any) -> None:

@@ -15,6 +15,7 @@ from tilec.language.block_pointers import constant_of, scalars
 from tilec.language.casting import as_dtype, common_shape
 from tilec.language.context import current, error
 from tilec.language.creation import check_shape
+from tilec.language.gpu.cluster import rank_of, remote_buffer
 from tilec.language.gpu.support import need
 from tilec.language.memory import filled, mask_of, pointee_of, pointer_of
 from tilec.language.semantic import emit, shapes_of
@@ -33,7 +34,8 @@ class shared_buffer(Indexed):
     """A buffer in shared memory, or an array of them, whose elements `buffer[i]` are buffers.
 
     Between a store and a load by other threads the compiler puts barriers itself, unless TMA, wgmma
-    or mbarriers use the buffer: then they are the author's.
+    or mbarriers use the buffer: then they are the author's. So are those of the cluster, where
+    other programs read it.
     """
 
     def __init__(self, handle: Value) -> None:
@@ -108,6 +110,12 @@ class shared_buffer(Indexed):
                         "the value must broadcast to the buffer's shape")
         block = filled(value, self.dtype, self.shape)
         current().builder.insert(ops.SharedStore(self.handle, block))
+
+    @builtin
+    def at(self, rank: Any) -> remote_buffer:
+        """The buffer that lies here in the program of this rank, an int32, of the cluster."""
+        self.check_single("at")
+        return remote_buffer(self.handle, rank_of(rank, "at"))
 
     def check_single(self, what: str) -> None:
         """CompilationError for an array of buffers."""

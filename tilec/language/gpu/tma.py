@@ -9,7 +9,7 @@ from typing import Any
 
 from tilec.ir import ops
 from tilec.ir.accumulators import warpgroups
-from tilec.ir.core import Value
+from tilec.ir.core import Op, Value
 from tilec.ir.descriptors import tma_boxes
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import Scalar, TensorMap
@@ -18,6 +18,7 @@ from tilec.language.block_pointers import scalars
 from tilec.language.context import current, error
 from tilec.language.descriptors import tensor_descriptor
 from tilec.language.gpu.barriers import barrier_array
+from tilec.language.gpu.cluster import eviction_of, mask_of_ranks
 from tilec.language.gpu.shared import buffer_of, shared_buffer
 from tilec.language.gpu.support import by_one_thread, need, need_warpgroups
 from tilec.language.memory import check_addition, writable
@@ -72,13 +73,16 @@ def _block(desc: tensor_descriptor, buffer: Any, what: str) -> tuple[shared_buff
 
 
 @builtin
-def load(desc: Any, offsets: Any, buffer: Any, barrier: Any, pred: Any = None) -> None:
+def load(desc: Any, offsets: Any, buffer: Any, barrier: Any, pred: Any = None, *,
+         multicast: Any = None, eviction_policy: Any = "") -> None:
     """One thread begins to copy the block at `offsets` into a buffer of its shape, if `pred` holds;
     what lies outside of the tensor becomes zero.
 
     The data is there when the phase of `barrier`, an mbarrier that was told to expect its
     `buffer.nbytes`, has ended. offsets: an int32 for each dimension; the last one begins at a
-    multiple of 16 bytes.
+    multiple of 16 bytes. multicast: an int32, whose bit r says that the block goes to the program
+    of rank r of the cluster, where buffer and mbarrier lie as they do here; each program's mbarrier
+    must expect it. eviction_policy: "evict_first" or "evict_last" from the L2 cache.
     """
     what = "tlg.tma.load"
     desc = _descriptor(desc, what)
@@ -93,8 +97,10 @@ def load(desc: Any, offsets: Any, buffer: Any, barrier: Any, pred: Any = None) -
         raise error(f"{what}: the descriptor pads with {desc.form.padding}",
                     "TMA fills with zeros; make it without padding_option")
     at = scalars(offsets, dt.int32, f"the offsets of {what}", len(desc.block_shape))
-    op = ops.TmaLoad(_map(desc, target.layout, what), target.handle, barrier.one(what),
-                     [x.handle for x in at])
+    operands = _map(desc, target.layout, what), target.handle, barrier.one(what)
+    where, eviction = [x.handle for x in at], eviction_of(eviction_policy, what)
+    op: Op = ops.TmaLoad(*operands, where, eviction=eviction) if multicast is None else \
+        ops.TmaMulticast(*operands, mask_of_ranks(multicast, what), where, eviction=eviction)
     by_one_thread(op, pred, what)
 
 

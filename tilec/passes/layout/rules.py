@@ -46,7 +46,8 @@ def _store(op: ops.Store) -> Needs:
             ops.MemdescIndex, ops.MemdescTrans, ops.SharedLoad, ops.SharedStore, ops.AsyncCommit,
             ops.AsyncWait, ops.Return, ops.WarpgroupBarrier, ops.Elect, ops.MbarrierInit,
             ops.MbarrierExpect, ops.MbarrierArrive, ops.MbarrierWait, ops.TmaOp, ops.TmaStoreCommit,
-            ops.TmaStoreWait, ops.FenceAsync, ops.WarpRole, ops.WarpSpecialize, ops.DescriptorOp)
+            ops.TmaStoreWait, ops.FenceAsync, ops.WarpRole, ops.WarpSpecialize, ops.DescriptorOp,
+            ops.ClusterRank, ops.RemoteArrive, ops.RemoteLoad)
 def _any(op: Op) -> Needs:
     return [None] * len(op.operands)
 

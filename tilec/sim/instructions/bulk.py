@@ -175,6 +175,7 @@ def _targets(decoder: Decoder, instr: Instr, operands: list[Operand]) -> Callabl
         if beyond or not ranks:
             raise Fault(f"a multicast to CTAs {int(chosen[lane]):#06x} of a cluster of "
                         f"{decoder.shared.ranks}", lane)
+        decoder.shared.check_there(np.array(ranks), np.full(len(ranks), lane))
         move = decoder.shared.in_cta
         return [(move(at, rank), decoder.mbarriers.find(move(barrier.offset, rank), lane))
                 for rank in ranks]
