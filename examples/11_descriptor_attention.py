@@ -3,7 +3,9 @@ keys than of queries (GQA) if wanted.
 
 On Hopper, TMA brings the blocks, wgmma multiplies them, and the loop is rotated: the scores of a
 block begin together with the product of the block before it, so that the tensor cores work while
-threads compute exponentials. Nothing here says so; it is one plain loop.
+threads compute exponentials. Nothing here says so; it is one plain loop. With warp roles, a loop
+over tiles is around it, through which the role that loads runs on: the next tile's first blocks
+come while this one's last products are computed and its result is stored.
 
 Backward, p is computed again from the logarithms of the sums that the forward pass has stored. One
 kernel has a block of queries and sums dq over the keys, another has a block of keys and sums dk and
@@ -34,19 +36,11 @@ def padded(head, rows):
 
 
 @tilec.jit
-def attention_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.constexpr, lse=None,
-                     WS: tl.constexpr = False):
-    """softmax(scale * q k') v. q, out: (heads, rows, D) in blocks (1, BM, D); k, v:
-    (heads / SHARED, columns, D) in blocks (1, BN, D). One program for BM rows of one head.
-    lse: (heads, padded rows), the logarithms to base 2 of the sums of exp(scale * q k'), if wanted;
-    infinity past the last row, so that p is 0 there. WS: warps of their own load the blocks."""
+def attend(q, k, v, out, head, first, scale, SHARED: tl.constexpr, CAUSAL: tl.constexpr, lse):
+    """One tile of `attention_kernel`: the rows of a head from `first` on."""
     BM: tl.constexpr = q.block_shape[1]
     BN: tl.constexpr = k.block_shape[1]
     D: tl.constexpr = q.block_shape[2]
-    head = tl.program_id(1)
-    # The longest rows of a causal mask first: the short ones fill the end.
-    block = tl.num_programs(0) - 1 - tl.program_id(0) if CAUSAL else tl.program_id(0)
-    first = block * BM
     scale *= LOG2_E
     queries = q.load([head, first, 0]).reshape(BM, D)
     acc = tl.zeros((BM, D), tl.float32)
@@ -56,7 +50,7 @@ def attention_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.const
     end = k.shape[1]
     if CAUSAL:
         end = tl.minimum(end, first + BM)
-    for start in tl.range(0, end, BN, warp_specialize=WS):
+    for start in range(0, end, BN):
         keys = k.load([head // SHARED, start, 0]).reshape(BN, D)
         s = tl.dot(queries, tl.trans(keys))
         # Only on the diagonal and at the end is anything of this computed.
@@ -79,6 +73,48 @@ def attention_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.const
         rows = first + tl.arange(0, BM)
         tl.store(lse + padded(head, q.shape[1]) + rows,
                  tl.where(rows < q.shape[1], top + tl.log2(sums), float("inf")))
+
+
+@tilec.jit
+def place(tile, heads, blocks, CAUSAL: tl.constexpr, GROUP: tl.constexpr):
+    """The head of a tile, and which block of its rows that is.
+
+    A causal mask gives tiles different lengths. The longest come first, of GROUP heads at a time,
+    so that their keys stay in the L2 cache; programs get them from the first to the last, then
+    from the last to the first, so that who got a long one gets a short one. A round that lacks
+    tiles goes forward."""
+    head, block = tile // blocks, tile % blocks
+    if CAUSAL:
+        programs, begin = tl.num_programs(0), tile - tl.program_id(0)
+        back = (begin // programs % 2 == 1) & (begin + programs <= heads * blocks)
+        tile = tl.where(back, begin + programs - 1 - tl.program_id(0), tile)
+        band = tile // (GROUP * blocks) * GROUP
+        height = tl.minimum(heads - band, GROUP)
+        within = tile % (GROUP * blocks)
+        head, block = band + within % height, blocks - 1 - within // height
+    return head, block
+
+
+@tilec.jit
+def attention_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.constexpr, lse=None,
+                     WS: tl.constexpr = False, GROUP: tl.constexpr = 8):
+    """softmax(scale * q k') v. q, out: (heads, rows, D) in blocks (1, BM, D); k, v:
+    (heads / SHARED, columns, D) in blocks (1, BN, D). One program for BM rows of one head.
+    lse: (heads, padded rows), the logarithms to base 2 of the sums of exp(scale * q k'), if wanted;
+    infinity past the last row, so that p is 0 there. WS: warps of their own load the blocks, and
+    any number of programs share the tiles; GROUP: see `place`."""
+    BM: tl.constexpr = q.block_shape[1]
+    if WS:
+        rows = q.shape[1] if lse is None else padded(1, q.shape[1])
+        blocks = tl.cdiv(rows, BM)
+        for tile in tl.range(tl.program_id(0), q.shape[0] * blocks, tl.num_programs(0),
+                             warp_specialize=True):
+            head, block = place(tile, q.shape[0], blocks, CAUSAL, GROUP)
+            attend(q, k, v, out, head, block * BM, scale, SHARED, CAUSAL, lse)
+    else:
+        # The longest rows of a causal mask first: the short ones fill the end.
+        block = tl.num_programs(0) - 1 - tl.program_id(0) if CAUSAL else tl.program_id(0)
+        attend(q, k, v, out, tl.program_id(1), block * BM, scale, SHARED, CAUSAL, lse)
 
 
 @tilec.jit
@@ -171,14 +207,28 @@ def attention(q: Any, k: Any, v: Any, out: Any, causal: bool, block: tuple[int, 
               num_warps: int = 8, num_stages: int = 2, lse: Any = None, ws: bool = False) -> Any:
     """out = attention of q, out (heads, rows, D) and k, v (fewer heads or as many, columns, D), all
     contiguous; returns the kernel. lse: float32 (heads, padded_rows(rows)), for `gradients`. ws:
-    warps of their own load the blocks."""
+    warps of their own load the blocks, and few programs share the tiles."""
     heads, rows, d = q.shape
     described = [tilec.TensorDescriptor.from_tensor(x, (1, block[x is k or x is v], d))
                  for x in (q, k, v, out)]
-    all_rows = rows if lse is None else padded_rows(rows)
-    return attention_kernel[(tilec.cdiv(all_rows, block[0]), heads)](
-        *described, 1.0 / math.sqrt(d), SHARED=heads // k.shape[0], CAUSAL=causal, lse=lse, WS=ws,
-        num_warps=num_warps, num_stages=num_stages)
+    blocks = tilec.cdiv(rows if lse is None else padded_rows(rows), block[0])
+    grid, how = (blocks, heads), {"SHARED": heads // k.shape[0], "CAUSAL": causal, "WS": ws}
+    if ws:
+        grid, group = shared_out(heads, blocks, causal)
+        how["GROUP"] = group
+    return attention_kernel[grid](*described, 1.0 / math.sqrt(d), lse=lse, **how,
+                                  num_warps=num_warps, num_stages=num_stages)
+
+
+def shared_out(heads: int, blocks: int, causal: bool) -> tuple[tuple[int], int]:
+    """(the grid, GROUP) for tiles with warp roles. Of a causal mask, two rounds are one band, so
+    that every program gets as much; if that does not come out even, each tile gets a program, and
+    the GPU starts the next one where one ends."""
+    programs = support.programs(heads * blocks)
+    group, rest = divmod(2 * programs, blocks)
+    if not causal or rest:
+        return (heads * blocks if causal else programs,), 8
+    return (programs,), group
 
 
 def gradients(q: Any, k: Any, v: Any, out: Any, dout: Any, lse: Any, delta: Any, dq: Any, dk: Any,
@@ -239,9 +289,11 @@ def main(heads: int = 4, shared: int = 2, n_ctx: int = 150, d: int = 64) -> None
         out, dq, dk, dv = (support.poisoned(tuple(x.shape), "bfloat16") for x in (q, q, k, v))
         lse, delta = (support.poisoned((heads, padded_rows(n_ctx)), "float32") for _ in range(2))
         kind = "causal" if causal else "full"
-        attention(q, k, v, out, causal, block=(64, 64), num_warps=4, lse=lse)
-        support.check(f"attention, {kind}, {case}", out,
-                      reference(*map(support.host, (q, k, v)), causal), 2e-2)
+        for ws in (True, False):
+            attention(q, k, v, out, causal, block=(64, 64), num_warps=4, lse=lse, ws=ws)
+            how = "by roles, " if ws else ""
+            support.check(f"attention, {kind}, {how}{case}", out,
+                          reference(*map(support.host, (q, k, v)), causal), 2e-2)
         gradients(q, k, v, out, dout, lse, delta, dq, dk, dv, causal, ((64, 64), (64, 64)), 4)
         want = reference_gradients(*map(support.host, (q, k, v, dout)), causal)
         for name, got, expected in zip(("dq", "dk", "dv"), (dq, dk, dv), want, strict=True):

@@ -25,14 +25,16 @@ TILES = [(64, 64, 64, 4, 4), (128, 128, 128, 8, 2), (128, 64, 128, 8, 3), (64, 3
 
 def run(arrays: list[np.ndarray], block: tuple[int, int], warps: int, stages: int, causal: bool,
         times: int = 1, ws: bool = False) -> np.ndarray:
-    """The last of `arrays`, the output. ws: warps of their own load the blocks."""
+    """The last of `arrays`, the output. ws: warps of their own load the blocks, and few programs
+    share the tiles."""
     there: list[Any] = [OnDevice(x) for x in arrays]
     heads, rows, d = arrays[0].shape
     described = [TensorDescriptor(x, h.shape, (h.shape[1] * d, d, 1), (1, b, d)) for x, h, b in zip(
         there, arrays, (block[0], block[1], block[1], block[0]))]
     kernel = load_example("11_descriptor_attention").attention_kernel
+    grid = (-(-rows // block[0]), heads)
     for _ in range(times):
-        made = kernel[(-(-rows // block[0]), heads)](
+        made = kernel[(grid[0] * heads // 3 + 1,) if ws else grid](
             *described, 1 / math.sqrt(d), SHARED=heads // len(arrays[1]), CAUSAL=causal, WS=ws,
             num_warps=warps, num_stages=stages)
     device.synchronize()

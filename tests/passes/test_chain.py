@@ -240,13 +240,15 @@ def test_no_operand_is_made_beside_a_product(registers, rng) -> None:
 
 
 @tilec.jit
-def linear(q, k, v, start, out, lo, hi, TURNED: tl.constexpr, FLAT: tl.constexpr):
+def linear(q, k, v, start, out, lo, hi, TURNED: tl.constexpr, FLAT: tl.constexpr,
+           WS: tl.constexpr):
     """out = start + sum of relu(q k') v over the keys from lo to hi, blocks of q by a persistent
-    program. TURNED: v lies transposed. FLAT: the nest is to be flattened, which it cannot be."""
+    program. TURNED: v lies transposed. FLAT: the nest is to be flattened, which it cannot be. WS:
+    its blocks are loaded by warps of their own."""
     BM: tl.constexpr = q.block_shape[0]
     BN: tl.constexpr = k.block_shape[0]
     for tile in tl.range(tl.program_id(0), tl.cdiv(q.shape[0], BM), tl.num_programs(0),
-                         flatten=FLAT):
+                         flatten=FLAT, warp_specialize=WS):
         queries = q.load([tile * BM, 0])
         acc = start.load([tile * BM, 0])
         steps = 0
@@ -260,7 +262,8 @@ def linear(q, k, v, start, out, lo, hi, TURNED: tl.constexpr, FLAT: tl.constexpr
         out.store([tile * BM, 0], acc + steps)
 
 
-def linear_case(rng, rows, columns, lo, hi, stages, turned=False, warps=4, blocks=(64, 32)):
+def linear_case(rng, rows, columns, lo, hi, stages, turned=False, warps=4, blocks=(64, 32),
+                roles=False):
     d, (bm, bn) = 64, blocks
     q, k, v = (rng.integers(-2, 3, (n, d)).astype(np.float16) for n in (rows, columns, columns))
     start = rng.integers(-9, 9, (rows, d)).astype(np.float32)
@@ -272,8 +275,8 @@ def linear_case(rng, rows, columns, lo, hi, stages, turned=False, warps=4, block
     args = [d_of(q, (bm, d)), d_of(k, (bn, d)),
             d_of(np.ascontiguousarray(v.T), (d, bn)) if turned else d_of(v, (bn, d)),
             d_of(start, (bm, d)), d_of(out, (bm, d)), lo, hi]
-    made = linear.warmup(*args, TURNED=turned, FLAT=lo == 0, grid=(1,), num_warps=warps,
-                         num_stages=stages, target="sm_90a")
+    made = linear.warmup(*args, TURNED=turned, FLAT=lo == 0, WS=roles, grid=(1,),
+                         num_warps=warps, num_stages=stages, target="sm_90a")
     return made, args, out, want
 
 

@@ -37,34 +37,38 @@ from tilec.runtime.text import TextKernel
 
 BF16 = ml_dtypes.bfloat16
 CASES = [
-    # heads, shared, rows, columns, d, (BM, BN), warps, stages, causal, element
-    (2, 2, 100, 150, 64, (64, 64), 4, 2, False, BF16),
-    (1, 1, 150, 150, 64, (64, 32), 4, 3, True, np.float16),
-    (1, 1, 130, 260, 128, (128, 128), 8, 2, True, BF16),
-    (1, 1, 140, 7, 32, (128, 32), 8, 4, False, np.float16),
+    # heads, shared, rows, columns, d, (BM, BN), warps, stages, causal, element, programs
+    (2, 2, 100, 150, 64, (64, 64), 4, 2, False, BF16, 2),
+    (3, 1, 150, 150, 64, (64, 32), 4, 3, True, np.float16, 4),
+    (1, 1, 130, 260, 128, (128, 128), 8, 2, True, BF16, 1),
+    (1, 1, 140, 7, 32, (128, 32), 8, 4, False, np.float16, 3),
 ]
 
 
 @pytest.mark.parametrize(
-    ("heads", "shared", "rows", "columns", "d", "block", "warps", "stages", "causal", "element"),
-    CASES)
+    ("heads", "shared", "rows", "columns", "d", "block", "warps", "stages", "causal", "element",
+     "programs"), CASES)
 def test_attention_has_the_same_bits(heads, shared, rows, columns, d, block, warps, stages, causal,
-                                     element, rng) -> None:
+                                     element, programs, rng) -> None:
+    """With roles, few programs share all tiles, or one more than there are."""
     attention = example()
     arrays = inputs(rng, heads, shared, rows, columns, d, element)
     want = attention.reference(*(x.astype(np.float64) for x in arrays), causal)
     bm, bn = block
-    results = {}
+    size, results = (heads, attention.padded_rows(rows)), {}
+    tiles = tilec.cdiv(size[1], bm)
     for ws, level in [(ws, level) for ws in (False, True) for level in LEVELS]:
-        out = np.full((heads, rows, d), np.nan, element)
+        out, lse = np.full((heads, rows, d), np.nan, element), np.full(size, np.nan, np.float32)
         args = [*described([*arrays, out], (bm, bn, bn, bm)), 1 / math.sqrt(d)]
         made = attention.attention_kernel.warmup(
-            *args, SHARED=shared, CAUSAL=causal, WS=ws, grid=(1,), num_warps=warps,
-            num_stages=stages, target="sm_90a")
-        assert ("warp_role" in made.asm["gpu"]) == ws
-        made.run(args, (tilec.cdiv(rows, bm), heads), level, seed=stages)
+            *args, SHARED=shared, CAUSAL=causal, lse=lse, WS=ws, GROUP=2, grid=(1,),
+            num_warps=warps, num_stages=stages, target="sm_90a")
+        text = made.asm["gpu"]
+        assert ("warp_role" in text) == ws and "tile.load" not in text
+        made.run([*args, lse], (programs,) if ws else (tiles, heads), level, seed=stages)
         np.testing.assert_allclose(out.astype(np.float64), want, 0, 2e-2, err_msg=level)
-        results[ws, level] = out.tobytes()
+        assert np.isfinite(lse[:, :rows]).all() and (lse[:, rows:] == np.inf).all()
+        results[ws, level] = out.tobytes() + lse.tobytes()
     for level in LEVELS:
         assert results[True, level] == results[False, level], level
 
@@ -86,8 +90,8 @@ def roles(module: Module) -> list[tuple[int, int]]:
 def test_rounds_of_a_loop_in_a_loop(lo, hi, stages, rng) -> None:
     """No round, one, and more than there are slots; the rings go on from tile to tile. All numbers
     are whole, so that results are exact."""
-    made, args, out, want = linear_case(rng, 160, 176, lo, hi, stages)
-    module = specialized(made, "dce")
+    made, args, out, want = linear_case(rng, 160, 176, lo, hi, stages, roles=True)
+    module = parse(made.asm["gpu"])
     assert roles(module) == [(4, 0), (1, 0)]
     kernel = TextKernel(module)
     for seed, level in enumerate(LEVELS):
@@ -109,18 +113,20 @@ def test_a_block_read_in_both_stages(n, registers, rng) -> None:
 
 
 def test_what_is_dropped_is_missed(rng) -> None:
-    """Waits, arrivals and copies of both roles, each left out in turn."""
-    made, args, out, want = linear_case(rng, 128, 160, 0, 160, 2)
-    whole, silent, tried = specialized(made), [], 0
+    """Waits, arrivals and copies of both roles, each left out in turn, where the loop inside has
+    rounds with a mask and without, or none."""
+    made, args, out, want = linear_case(rng, 192, 112, 0, 112, 2, roles=True)
+    start, whole, silent, tried = args[3].array, parse(made.asm["lowered"]), [], 0
     for cls in (ops.MbarrierWait, ops.MbarrierArrive, ops.MbarrierExpect, ops.MbarrierInit,
                 ops.TmaLoad):
         for index in range(len(all_of(whole, cls))):
             module = whole.clone()
             drop(cls, index)(module)
             tried += 1
-            if not caught(module, flat(args), out, want):
+            if not caught(module, flat(args), out, want) and \
+                    not caught(module, flat([*args[:-1], 0]), out, start):
                 silent.append((cls.name, index))
-    assert tried == 18 and silent == []
+    assert tried == 30 and silent == []
 
 
 @pytest.mark.parametrize(("causal", "d"), [(True, 128), (True, 64)])

@@ -144,16 +144,17 @@ def by_author(func: Func) -> bool:
 
 
 def blocks_for_tma(func: Func, num_warps: int, target: Target) -> set[Op]:
-    """The loads and stores of blocks that TMA moves: operands of dots of wgmma, and in a kernel
-    that has such dots stores, each of a tensor that nothing else in the kernel writes or, if it is
-    stored, reads. None in a kernel whose author sees to that."""
+    """The loads and stores of blocks that TMA moves: operands of dots of wgmma, loaded in the dot's
+    loop, before all loops or, in a nest that is to have warp roles, in a loop around it; and in a
+    kernel that has such dots stores, each of a tensor that nothing else in the kernel writes or, if
+    it is stored, reads. None in a kernel whose author sees to that."""
     if by_author(func):
         return set()
     maps = TensorMaps(func, target)
     dots = [op for op in func.walk()
             if isinstance(op, ops.Dot) and wgmma_layout(op, num_warps, target, maps)]
     loads = {load for op in dots for load in (block_of(op.a)[0], block_of(op.b)[0])
-             if load is not None and (load.parent is op.parent or load.parent is func.body and
+             if load is not None and (load.parent is op.parent or _outside(load, op, func) and
                                       not maps.obstacle(load) and load.padding == "zero")}
     stores = {op for op in func.walk() if isinstance(op, ops.DescriptorStore)
               and not maps.obstacle(op)}
@@ -168,3 +169,11 @@ def blocks_for_tma(func: Func, num_warps: int, target: Target) -> set[Op]:
     if len(kept) < len(loads) or not loads:
         return set()  # the operands of a dot come together
     return kept | {op for op in stores if alone(op, set(stores), {"read", "write"})}
+
+
+def _outside(load: Op, dot: Op, func: Func) -> bool:
+    """Whether a block is loaded before all loops, or in a loop around a dot's own of which one has
+    `warp_specialize`."""
+    loops = [a for a in dot.ancestors() if isinstance(a, ops.For)]
+    return load.parent is func.body or any(loop.warp_specialize for loop in loops) and \
+        any(load.parent is loop.body for loop in loops)

@@ -25,19 +25,21 @@ def asking(func: Func) -> list[ops.For]:
 class LoadNest:
     """The loop whose blocks TMA loads, and those around it, of a function with `warps` warps and a
     loop that is `asking`. limit: the launch's on registers, or 0. outside: blocks that are loaded
-    before all loops. needed: ops in the loops that give the places of blocks; known once an
-    obstacle has been looked for."""
+    before a loop of the nest, in the one around it or before all. needed: ops in the loops that
+    give the places of blocks; known once an obstacle has been looked for."""
 
     def __init__(self, func: Func, module: Module) -> None:
         self.func, self.warps, asked = func, module.num_warps, asking(func)
         self.limit = int(module.attributes.get("maxnreg", 0))
-        self.inners = [op for op in func.walk() if isinstance(op, ops.For)
-                       and any(isinstance(x, ops.DescriptorLoad) for x in op.body)]
+        fed = [op for op in func.walk() if isinstance(op, ops.For)
+               and any(isinstance(x, ops.DescriptorLoad) for x in op.body)]
+        self.inners = [op for op in fed if not any(op in around(x) for x in fed)]
         self.inner = self.inners[0] if self.inners else asked[0]
         self.loads = [op for op in self.inner.body if isinstance(op, ops.DescriptorLoad)]
         self.loops = [*around(self.inner), self.inner]
         self.asked = next((loop for loop in asked if loop in self.loops), asked[0])
-        self.outside = [op for op in func.body if isinstance(op, ops.DescriptorLoad)]
+        self.outside = [op for loop in self.loops for op in _preceding(loop)
+                        if isinstance(op, ops.DescriptorLoad)]
         self.needed: set[Op] = set()
 
     @property
@@ -60,7 +62,7 @@ class LoadNest:
         if self.loops[0].parent is not self.func.body:
             return "it stands in an `if` or a `while`"
         if any(isinstance(op, ops.DescriptorLoad) and op not in self.loads and
-               (op not in self.outside or op not in self.before()) for op in self.func.walk()):
+               op not in self.outside for op in self.func.walk()):
             return "TMA loads a block elsewhere"
         if any(isinstance(op, ops.AsyncCopy | ops.AsyncCommit | ops.AsyncWait) or
                isinstance(op, ops.Load) and op.buffered for op in self.func.walk()):
@@ -83,7 +85,7 @@ class LoadNest:
     def _places(self) -> str:
         """Whether the loads' places, and the loops' bounds, follow from the loops' indices."""
         inside = {loop.body: loop for loop in self.loops}
-        work = [v for load in self.loads for v in load.parts()[2]]
+        work = [v for load in (*self.loads, *self.outside) for v in load.parts()[2]]
         work += [v for loop in self.loops for v in (loop.lo, loop.hi, loop.step)]
         while work:
             v = work.pop()
@@ -115,8 +117,7 @@ class LoadNest:
 
     def before(self) -> list[Op]:
         """What stands before the loops."""
-        found = list(self.func.body)
-        return found[:found.index(self.loops[0])]
+        return _preceding(self.loops[0])
 
     def for_tiles(self) -> list[Op]:
         """What of it works on tiles, or needs what does; but for loads of blocks."""
@@ -131,3 +132,9 @@ class LoadNest:
 def on_tiles(op: Op) -> bool:
     """Whether an op, or one in it, works on tiles."""
     return any(isinstance(v.type, Tensor) for x in op.walk() for v in (*x.operands, *x.results))
+
+
+def _preceding(op: Op) -> list[Op]:
+    """The ops before one in its block."""
+    found = list(op.parent or [])
+    return found[:found.index(op)]

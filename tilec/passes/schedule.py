@@ -29,9 +29,11 @@ class Schedule(Pass):
     def run(self, module: Module) -> None:
         default = int(module.attributes.get("num_stages", 3))
         for func in module.funcs:
+            around = LoadNest(func, module).loops[:-1] if asking(func) else []
             for op in list(func.walk()):
                 if isinstance(op, ops.For):
-                    _Scheduler(op, Rules(module, func, op)).run(op.num_stages or default)
+                    _Scheduler(op, Rules(module, func, op)).run(op.num_stages or default,
+                                                                op in around)
             if asking(func) and not (nest := LoadNest(func, module)).obstacle():
                 overlap(nest.inner, nest.loads)
 
@@ -46,11 +48,15 @@ class _Scheduler:
         self.reasons: dict[tuple[ops.Load, int], str] = {}
         self.stages: dict[ops.Load, int] = {}
 
-    def run(self, stages: int) -> None:
+    def run(self, stages: int, outer: bool) -> None:
+        """outer: whether TMA loads blocks in a loop inside, on which its own blocks wait."""
         asked = self.loop.num_stages > 0
         blocks = [op for op in self.loop.body if isinstance(op, ops.DescriptorLoad)]
         if blocks:
-            self.blocks(blocks, stages)
+            if outer:
+                self.loop.num_stages = 1
+            else:
+                self.blocks(blocks, stages)
             return
         loads = [op for op in self.loop.body if isinstance(op, ops.Load)
                  and (asked or feeds_dot(op))]

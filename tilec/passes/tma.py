@@ -73,6 +73,8 @@ class Ring:
 
     def slot(self, here: Builder, count: Value) -> tuple[Value, Value]:
         """(slot, parity of its phase) for the number of an iteration modulo twice the slots."""
+        if self.slots == 1:
+            return number(here, 0, i32), count
         limit = number(here, self.slots, i32)
         wrapped = here.emit(ops.Cmp(count, limit, predicate="ge"))
         return (here.emit(ops.Select(wrapped, here.emit(ops.Sub(count, limit)), count)),
