@@ -114,7 +114,7 @@ CASES = {
         (ATTENTION | {"BN": 128}, ATTENTION | {"BN": 128, "CAUSAL": False}),
         lambda c: (CONTEXT // 128, HEADS), {"num_warps": 8, "num_stages": 2},
         described=((*((1, 128, DIM),) * 3, (1, 64, DIM)), (0.125,), tuple(
-            {"SHARED": 1, "CAUSAL": causal, "GROUP": 8, "WARPS": (4, 8), "REGISTERS": (24, 240)}
+            {"SHARED": 1, "CAUSAL": causal, "GROUP": 8, "WARPS": (8, 4), "REGISTERS": (240, 24)}
             for causal in (True, False))),
         own_options={"num_warps": 12}, twin="attention_kernel"),
     "explicit gradients 64x128x128 causal": Case(

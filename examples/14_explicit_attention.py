@@ -220,12 +220,12 @@ def compute(q, k, out, queries, keys, values, buffer, tiles, scale, CAUSAL: tl.c
 @tilec.jit
 def by_roles_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.constexpr,
                     GROUP: tl.constexpr, WARPS: tl.constexpr, REGISTERS: tl.constexpr):
-    """softmax(scale * q k') v; see `attention`. WARPS, REGISTERS: of those that load, and of those
-    that compute."""
+    """softmax(scale * q k') v; see `attention`. WARPS, REGISTERS: of those that compute, and of
+    those that load."""
     BM: tl.constexpr = q.block_shape[1]
-    queries = make_ring(q, WARPS[1] // 4, None)
-    keys = make_ring(k, WARPS[1] // 4, 2)
-    values = make_ring(v, WARPS[1] // 4, 2)
+    queries = make_ring(q, WARPS[0] // 4, None)
+    keys = make_ring(k, WARPS[0] // 4, 2)
+    values = make_ring(v, WARPS[0] // 4, 2)
     buffer = tlg.alloc_shared((BM, q.block_shape[2]), out.dtype)
     if tlg.elect():
         tlg.tma.prefetch(q, queries.slots)
@@ -235,8 +235,8 @@ def by_roles_kernel(q, k, v, out, scale, SHARED: tl.constexpr, CAUSAL: tl.conste
     tlg.barrier()
     tiles = q.shape[0] * tl.cdiv(q.shape[1], BM)
     tlg.warp_specialize(
-        [(load, (q, k, v, queries, keys, values, tiles, SHARED, CAUSAL, GROUP)),
-         (compute, (q, k, out, queries, keys, values, buffer, tiles, scale, CAUSAL, GROUP))],
+        [(compute, (q, k, out, queries, keys, values, buffer, tiles, scale, CAUSAL, GROUP)),
+         (load, (q, k, v, queries, keys, values, tiles, SHARED, CAUSAL, GROUP))],
         num_warps=WARPS, regs=REGISTERS)
 
 
@@ -344,7 +344,7 @@ def attention(q: Any, k: Any, v: Any, out: Any, causal: bool, ws: bool = True,
     grid, how = (programs,), {"SHARED": heads // k.shape[0], "CAUSAL": causal, "GROUP": group}
     if not ws:
         return one_role_kernel[grid](*args, **how, num_warps=num_warps)
-    return by_roles_kernel[grid](*args, **how, WARPS=(4, num_warps), REGISTERS=(24, 240),
+    return by_roles_kernel[grid](*args, **how, WARPS=(num_warps, 4), REGISTERS=(240, 24),
                                  num_warps=4 + num_warps)
 
 

@@ -86,7 +86,7 @@ CASES |= {
         {"SHARED": 1, "CAUSAL": causal, "GROUP": 8, **given})
     for causal in (False, True) for how, kernel, given in (
         ("by roles", "by_roles_kernel",
-         {"WARPS": (4, 8), "REGISTERS": (24, 240), "num_warps": 12}),
+         {"WARPS": (8, 4), "REGISTERS": (240, 24), "num_warps": 12}),
         ("without", "one_role_kernel", {"num_warps": 8}))
 }
 CASES |= {

@@ -17,7 +17,7 @@ from tilec import TensorDescriptor
 from tilec.runtime import device
 
 pytestmark = pytest.mark.gpu
-BATCH = 25
+BATCH, FEW = 25, 8
 # block of queries and keys, head dimension, warps, most stages
 TILES = [(64, 64, 64, 4, 4), (128, 128, 128, 8, 2), (128, 64, 128, 8, 3), (64, 32, 32, 4, 4),
          (128, 64, 256, 8, 2), (128, 128, 64, 8, 3)]
@@ -101,7 +101,7 @@ def explicit(first: int) -> None:
         how = {"SHARED": shared, "CAUSAL": causal, "GROUP": 8}
         kernel = example.by_roles_kernel if roles else example.one_role_kernel
         if roles:
-            how |= {"WARPS": (4, warps), "REGISTERS": (24, 240)}
+            how |= {"WARPS": (warps, 4), "REGISTERS": (240, 24)}
         kernel[(int(rng.integers(1, 200)),)](*args, example.LOG2_E / math.sqrt(d), **how,
                                              num_warps=warps + 4 * roles)
         device.synchronize()
@@ -123,8 +123,8 @@ def explicit_launches(count: int) -> None:
             for x, h in zip(there, (128, 128, 128, 64))]
     for _ in range(count):
         example.by_roles_kernel[(2,)](
-            *args, example.LOG2_E / math.sqrt(128), SHARED=1, CAUSAL=True, GROUP=1, WARPS=(4, 8),
-            REGISTERS=(24, 240), num_warps=12)
+            *args, example.LOG2_E / math.sqrt(128), SHARED=1, CAUSAL=True, GROUP=1, WARPS=(8, 4),
+            REGISTERS=(240, 24), num_warps=12)
     device.synchronize()
     want = example.reference(*(x.astype(np.float64) for x in arrays), True)
     np.testing.assert_allclose(np.asarray(there[3].get()).astype(np.float64), want, 0, 3e-3)
@@ -194,7 +194,7 @@ def run_in_one_kernel(inputs: list[np.ndarray], sums: list[np.ndarray], causal: 
 def check_gradients(first: int) -> None:
     """A batch of random cases."""
     rng, example = np.random.default_rng(first), load_example("11_descriptor_attention")
-    for number in range(first, first + BATCH):
+    for number in range(first, first + FEW):
         tile = number % len(GRADIENT_TILES)
         d, dtype = GRADIENT_TILES[tile][1], (np.float16, ml_dtypes.bfloat16)[int(rng.integers(2))]
         shared, causal = int(rng.integers(1, 4)), bool(rng.integers(2))
@@ -233,6 +233,6 @@ def summed_magnitudes(q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndar
     return [ds @ np.abs(k), *(x.reshape(-1, shared, *x.shape[1:]).sum(1) for x in of_keys)]
 
 
-@pytest.mark.parametrize("first", range(0, 4 * BATCH, BATCH))
+@pytest.mark.parametrize("first", range(0, 12 * FEW, FEW))
 def test_random_gradients(first: int) -> None:
     in_process(check_gradients, first)
