@@ -98,12 +98,10 @@ def _div(cg: CodeGen, op: ops.Div, a: Reg, b: Reg) -> Reg:
         return e.binary("and", a, b)
     if t.is_float:
         return divide(cg, a, b)
-    if not t.is_signed:
-        return e.binary("udiv", a, b)
-    safe, minus_one = _no_minus_one(cg, op.rhs, b)
-    quotient = e.binary("sdiv", a, safe)
-    if minus_one is None:
+    quotient = e.binary("sdiv" if t.is_signed else "udiv", a, _divisor(cg, op.rhs, b, t.is_signed))
+    if not t.is_signed or not _may_be(cg, op.rhs, -1):
         return quotient
+    minus_one = e.compare("eq", b, e.const(-1, b.elem, b.n))
     return e.select(minus_one, e.binary("sub", e.const(0, a.elem, a.n), a), quotient)
 
 
@@ -114,18 +112,26 @@ def _rem(cg: CodeGen, op: ops.Rem, a: Reg, b: Reg) -> Reg:
         return e.const(False, "i1", a.n)
     if t.is_float:
         return _fmod(cg, a, b)
-    return e.binary("urem", a, b) if not t.is_signed else \
-        e.binary("srem", a, _no_minus_one(cg, op.rhs, b)[0])
+    return e.binary("srem" if t.is_signed else "urem", a, _divisor(cg, op.rhs, b, t.is_signed))
 
 
-def _no_minus_one(cg: CodeGen, value: Value, b: Reg) -> tuple[Reg, Reg | None]:
-    """(b with -1 replaced by 1, where it was -1): LLVM leaves the least integer / -1 undefined."""
+def _may_be(cg: CodeGen, value: Value, number: int) -> bool:
     known = cg.axis.get(value)
-    if known.nonneg or known.constant not in (None, -1):
-        return b, None
+    return known.constant == number if known.constant is not None else \
+        number == 0 or not known.nonneg
+
+
+def _divisor(cg: CodeGen, value: Value, b: Reg, signed: bool) -> Reg:
+    """b with 0 replaced by 1, and -1 if it is signed: LLVM leaves undefined what is divided by 0,
+    and so takes b for another number wherever else it is looked at, and the least integer / -1."""
     e = cg.e
-    minus_one = e.compare("eq", b, e.const(-1, b.elem, b.n))
-    return e.select(minus_one, e.const(1, b.elem, b.n), b), minus_one
+    one, two, zero = (e.const(n, b.elem, b.n) for n in (1, 2, 0))
+    if signed and _may_be(cg, value, -1):
+        shifted = e.binary("add", b, one)  # 0 and 1 of an unsigned number
+        return e.select(e.compare("ult", shifted, two), one, b)
+    if _may_be(cg, value, 0):
+        return e.select(e.compare("eq", b, zero), one, b)
+    return b
 
 
 def divide(cg: CodeGen, a: Reg, b: Reg) -> Reg:
