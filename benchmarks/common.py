@@ -132,15 +132,16 @@ def add_output_flag(parser: argparse.ArgumentParser) -> None:
                         help="folder of the result file (default: benchmarks/results)")
 
 
-def gpu_run(description: str | None, without_ptxas: bool = False) -> tuple[Any, Any]:
-    """(torch, flags) of a benchmark that needs a GPU and takes --only and --output, and maybe
-    --without-ptxas."""
+def gpu_parser(description: str | None) -> argparse.ArgumentParser:
+    """Of a benchmark that needs a GPU: it takes --only and --output."""
     parser = argparse.ArgumentParser(description=description)
-    if without_ptxas:
-        parser.add_argument("--without-ptxas", action="store_true",
-                            help="kernels that use setmaxnreg are compiled by the driver")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     add_output_flag(parser)
+    return parser
+
+
+def gpu_run(parser: argparse.ArgumentParser) -> tuple[Any, Any]:
+    """(torch, flags); the process ends where there is no torch or no GPU."""
     flags = parser.parse_args()
     torch = torch_with_gpu()
     if torch is None:

@@ -10,6 +10,8 @@ below are replayed from a CUDA graph; larger ones and attention come in bursts.
 from __future__ import annotations
 
 import math
+import re
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,13 +24,14 @@ from tilec.runtime.text import TextKernel
 
 FIXTURES = common.ROOT / "tests" / "lit" / "fixtures"
 # ws: warp specialisation. explicit: tilec.language.gpu, examples 10, 14 and 15.
-OURS = ("plain tl", "plain tl ws", "explicit", "explicit ws", "gpu level", "gpu level ws")
+OURS = ("plain tl", "plain tl ws", "explicit", "explicit ws", "gpu level", "gpu level ws",
+        "cp.async")
 PEERS = ("cuBLAS", "cuDNN", "FlashAttention-2", "Triton", "copy")
 VENDOR = PEERS[:2]
 Tile = tuple[tuple[int, int, int], int, int]
 # Tile, warps, stages: the first whose tiles there are enough of for half of the multiprocessors.
 POINTERS: tuple[Tile, ...] = (((128, 256, 64), 8, 3), ((128, 128, 64), 4, 3))
-CALLS, REPS, REST_S = 20, 5, 0.15
+CALLS, REPS, REST_S = 20, 3, 0.1
 # (m, n, k): squares, and how the rate depends on k.
 MATMUL = ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (1536, 1536, 1536),
           (1024, 1024, 1024), (8192, 8192, 512), (8192, 8192, 1024), (8192, 8192, 2048),
@@ -57,7 +60,7 @@ def multiprocessors(torch: Any) -> int:
 def loaded(plain: str, ws: str) -> dict[str, TextKernel]:
     """Two fixtures, by the name that the table gives them."""
     return {name: tilec.load(FIXTURES / file)
-            for name, file in zip(OURS[4:], (plain, ws), strict=True)}
+            for name, file in zip(OURS[4:6], (plain, ws), strict=True)}
 
 
 def tile_for(torch: Any, m: int, n: int, tiles: Sequence[Tile]) -> Tile:
@@ -119,11 +122,14 @@ def pointers_case(torch: Any, m: int, n: int, k: int) -> Case:
     case, (a, b, c) = product_case(torch, "by pointers", m, n, k)
     block, warps, stages = tile_for(torch, m, n, POINTERS)
 
-    def plain(_: int) -> Any:
-        example.matmul(a, b, c, block=block, num_warps=warps, num_stages=stages)
-        return c
+    def plain(boxes: bool) -> Callable[[int], Any]:
+        def launch(_: int) -> Any:
+            example.matmul(a, b, c, block=block, num_warps=warps, num_stages=stages,
+                           find_boxes=boxes)
+            return c
+        return launch
 
-    case.run["plain tl"] = {"": plain}
+    case.run |= {name: {"": plain(name == "plain tl")} for name in ("plain tl", "cp.async")}
     return case
 
 
@@ -306,20 +312,29 @@ def replayed(torch: Any, launch: Callable[[int], Any]) -> Callable[[int], Any]:
     return lambda _: graph.replay()
 
 
-def measured(torch: Any, case: Case) -> list[str]:
-    """One line of the table."""
+def measured(torch: Any, case: Case, runs: int) -> list[str]:
+    """One line of the table: medians of rates, and of ratios within a run."""
     contenders = checked(torch, case)
-    if case.traffic <= GRAPH_FLOPS:
-        graphs = {name: replayed(torch, launch) for name, launch in contenders.items()}
-        seconds = {name: t / CALLS for name, t in
-                   common.time_bursts(torch, graphs, 1, REPS, 0.1).items()}
-    else:
-        seconds = common.time_bursts(torch, contenders, CALLS, REPS, REST_S)
-    rate = {name: case.traffic / t / 1e12 for name, t in seconds.items()}
-    to = [next(p for p in VENDOR if p in rate), *(p for p in ("Triton", "copy") if p in rate)]
-    cells = [f"{rate[mine]:.0f}: " + ", ".join(f"{rate[mine] / rate[p]:.3f}" for p in to)
-             if mine in rate else "" for mine in OURS]
-    return [case.name, *cells, *(f"{rate[p]:.0f}" if p in rate else "" for p in PEERS)]
+    small = case.traffic <= GRAPH_FLOPS
+    launches = {name: replayed(torch, launch) for name, launch in contenders.items()} if small \
+        else contenders
+    rates = []
+    for _ in range(runs):
+        seconds = common.time_bursts(torch, launches, 1, REPS, 0.1) if small else \
+            common.time_bursts(torch, launches, CALLS, REPS, REST_S)
+        each = CALLS if small else 1
+        rates.append({name: each * case.traffic / t / 1e12 for name, t in seconds.items()})
+
+    def median(of: Callable[[dict[str, float]], float]) -> float:
+        return statistics.median(map(of, rates))
+
+    to = [next(p for p in VENDOR if p in contenders),
+          *(p for p in ("Triton", "copy") if p in contenders)]
+    cells = [f"{median(lambda r, m=mine: r[m]):.0f}: " + ", ".join(
+        f"{median(lambda r, m=mine, p=p: r[m] / r[p]):.3f}" for p in to)
+        if mine in contenders else "" for mine in OURS]
+    peers = [f"{median(lambda r, p=p: r[p]):.0f}" if p in contenders else "" for p in PEERS]
+    return [case.name, *cells, *peers]
 
 
 def assembler(file: str) -> str:
@@ -331,7 +346,11 @@ def assembler(file: str) -> str:
 
 
 def main() -> None:
-    torch, flags = common.gpu_run(__doc__, without_ptxas=True)
+    parser = common.gpu_parser(__doc__)
+    parser.add_argument("--runs", type=int, default=3, help="how often a case is measured")
+    parser.add_argument("--without-ptxas", action="store_true",
+                        help="kernels that use setmaxnreg are compiled by the driver")
+    torch, flags = common.gpu_run(parser)
     if flags.without_ptxas:
         ptxas._candidates = lambda: iter(())
     makers = [*((matmul_case, shape) for shape in MATMUL), (fp8_case, (8192, 8192, 8192)),
@@ -341,17 +360,19 @@ def main() -> None:
               *((gradients_case, shape) for shape in GRADIENTS)]
     rows: list[list[str]] = []
     for make, shape in makers:
-        if flags.only in f"{make.__name__} {'x'.join(map(str, shape))}":
-            rows.append(measured(torch, make(torch, *shape)))
+        if re.search(flags.only, f"{make.__name__} {'x'.join(map(str, shape))}"):
+            rows.append(measured(torch, make(torch, *shape), flags.runs))
             print(rows[-1], flush=True)
-    body = ("TFLOP/s, and of tilec's after the colon the ratios to cuBLAS or cuDNN, to Triton, and "
-            "to copy. Inputs N(0,1), contenders interleaved in random order, medians of "
-            f"{REPS}: {CALLS} calls in a CUDA graph for products up to 4096, else bursts of "
-            f"{CALLS}, {REST_S} s apart. tilec is compiled by nvJitLink, attention with warp "
-            f"specialisation by {assembler('attention_f3nf.tir')}; plain tl has launch_pdl but for "
-            "the products by pointers and attention. e4m3: cuBLAS is torch._scaled_mm with fast "
-            "accumulation. decode: copy moves as many bytes as the product reads.\n\n" +
-            common.table(["case", *OURS, *PEERS], rows))
+    body = (
+        "TFLOP/s, and of tilec's after the colon the ratios to cuBLAS or cuDNN, to Triton, and to "
+        "copy. Inputs N(0,1), contenders interleaved in random order, medians of "
+        f"{flags.runs} runs, each the median of {REPS}: {CALLS} calls in a CUDA graph for products "
+        f"up to 4096, else bursts of {CALLS}, {REST_S} s apart. tilec is compiled by nvJitLink, "
+        f"attention with warp specialisation by {assembler('attention_f3nf.tir')}; plain tl has "
+        "launch_pdl but for the products by pointers and attention. cp.async: by pointers without "
+        "TMA, find_boxes=False. e4m3: cuBLAS is torch._scaled_mm with fast accumulation. decode: "
+        "copy moves as many bytes as the product reads.\n\n" +
+        common.table(["case", *OURS, *PEERS], rows))
     if rows:
         common.report("hopper", "Hopper kernels, of plain tl and at the gpu level", body,
                       flags.output)

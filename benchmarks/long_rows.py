@@ -254,7 +254,7 @@ def measure(torch: Any, flags: Any) -> None:
 
 
 def main() -> None:
-    measure(*common.gpu_run(__doc__))
+    measure(*common.gpu_run(common.gpu_parser(__doc__)))
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def row_of(case: Case, seconds: dict[str, float], chosen: dict[str, Any]) -> lis
 
 
 def main() -> None:
-    torch, flags = common.gpu_run(__doc__)
+    torch, flags = common.gpu_run(common.gpu_parser(__doc__))
     makers = {"matmul bf16 4096": lambda: matmul_case(torch, 4096),
               "matmul bf16 8192": lambda: matmul_case(torch, 8192),
               "attention full": lambda: attention_case(torch, False),

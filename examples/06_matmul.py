@@ -62,14 +62,16 @@ def strides(x: Any) -> tuple[int, ...]:
 
 def matmul(a: Any, b: Any, c: Any, activation: Any = identity,
            block: tuple[int, int, int] = (128, 128, 64), num_warps: int = 4,
-           num_stages: int = 3) -> Any:
-    """c = activation(a @ b) for a (M, K), b (K, N) of any strides; returns the kernel."""
+           num_stages: int = 3, find_boxes: bool = True) -> Any:
+    """c = activation(a @ b) for a (M, K), b (K, N) of any strides; returns the kernel. find_boxes:
+    tiles go by TMA where that can be."""
     (m, k), n = a.shape, b.shape[1]
     acc = tl.int32 if "int8" in str(a.dtype) else tl.float32
     grid = (tilec.cdiv(m, block[0]) * tilec.cdiv(n, block[1]),)
     return matmul_kernel[grid](a, b, c, m, n, k, *strides(a), *strides(b), *strides(c),
                                ACTIVATION=activation, ACC=acc, BM=block[0], BN=block[1],
-                               BK=block[2], GROUP=8, num_warps=num_warps, num_stages=num_stages)
+                               BK=block[2], GROUP=8, num_warps=num_warps, num_stages=num_stages,
+                               find_boxes=find_boxes)
 
 
 def main(m: int = 100, n: int = 150, k: int = 70) -> None:
