@@ -1,7 +1,7 @@
 """Kernels of plain `tl`, with descriptors (examples 09, 11, 12) and by pointers (example 06), of
-the explicit level (example 10), and the hand-written ones of tests/lit/fixtures beside cuBLAS,
-cuDNN and Triton: TFLOP/s, and ratios. Needs an H200 and torch. Then what benchmarks.long_rows
-measures, into a file of its own.
+the explicit level (examples 10, 14, 15), and the hand-written ones of tests/lit/fixtures beside
+cuBLAS, cuDNN and Triton: TFLOP/s, and ratios. Needs an H200 and torch. Then what
+benchmarks.long_rows measures, into a file of its own. --only takes a regular expression.
 
 Every contender is checked against torch in float32 on a poisoned output first. Products of 4096 and
 below are replayed from a CUDA graph; larger ones and attention come in bursts.
@@ -375,7 +375,7 @@ def main() -> None:
         common.table(["case", *OURS, *PEERS], rows))
     if rows:
         common.report("hopper", "Hopper kernels, of plain tl and at the gpu level", body,
-                      flags.output)
+                      flags.output, "-without_ptxas" if flags.without_ptxas else "")
     long_rows.measure(torch, flags)
 
 
