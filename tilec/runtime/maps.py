@@ -164,6 +164,8 @@ class _Boxes:
             places = self.places(values, grid)[-rank:]
         except OverflowError:
             return "might begin at a place that 32 bits do not hold"
+        except ZeroDivisionError:
+            return "might begin at a place that comes from a division by zero"
         if any(place.low < 0 for place in places):
             return "might begin before it"
         if any(place.high + ROOM > EVERYTHING for place in places) or \
