@@ -377,6 +377,29 @@ def test_what_overflows_32_bits() -> None:
                     maker.boxes.tensor(values, grid)
 
 
+@tilec.jit
+def parts(a_ptr, b_ptr, c_ptr, K, x, y):
+    i, j = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(0, K, 64):
+        a = tl.load(a_ptr + x * 4096 + y * 4096 + (i * 4096 + k + j))
+        acc = tl.dot(a, tl.load(b_ptr + (k + i) * 64 + j), acc)
+    tl.store(c_ptr + i * 64 + j, acc.to(tl.float16))
+
+
+def test_parts_of_either_sign() -> None:
+    """Whose products with the stride may overflow where their sum does not."""
+    types = {"a_ptr": "*fp16:16", "b_ptr": "*fp16:16", "c_ptr": "*fp16:16", "K": "i32", "x": "i32",
+             "y": "i32"}
+    made = tilec.compile(parts, types, {}, target=HOPPER)
+    maker = next(m for m in makers(made.maps) if m.name == "a_ptr")
+    assert maker.boxes is not None
+    assert maker.boxes.tensor([0, 0, 0, 64, 3, 5], (1, 1, 1)) == ((72, 64), (4096, 1))
+    for x in (-8, -1 << 19):
+        with pytest.raises(LaunchError, match="some of whose parts are negative"):
+            maker.boxes.tensor([0, 0, 0, 64, x, 8 - x], (1, 1, 1))
+
+
 def test_rows_that_wrap_around_and_are_seen(rng) -> None:
     made = triton_tutorial.warmup(*tutorial(rng, 80, 96, 64), grid=(4,), target=HOPPER, WRAP=True,
                                   **BLOCKS | {"SEEN": True})
