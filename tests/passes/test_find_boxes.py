@@ -264,6 +264,21 @@ def test_too_many_programs(rng) -> None:
     assert outcome(made, args, (4,), "gpu")[1]
 
 
+def test_programs_of_a_group_without_rows(rng) -> None:
+    """The last program divides by zero, and lies before all columns and below all rows: it stores
+    nothing, where TMA would not take such a place."""
+    args = tutorial(rng, 64, 64, 32)
+    held = rng.standard_normal(args[1].size + 128).astype(np.float16)
+    args[1] = held[64:-64].reshape(args[1].shape)  # it reads before b
+    made = example.matmul_kernel.warmup(*args, grid=(2,), target=HOPPER, **GROUPS | {"GROUP": 1})
+    assert "gpu.tma_store(" in made.asm["gpu"]
+    _, used = outcome(made, args, (2,), "ptx")
+    assert not used
+    np.testing.assert_allclose(args[2].astype(float), wide(args[0], args[1]), 2e-3, 2e-2)
+    with pytest.raises(LaunchError, match="comes from a division by zero"):
+        makers(made.maps)[0].on_host([*args[:3], 64, 64, 32, 32, 64, 64], (2, 1, 1))
+
+
 @tilec.jit
 def strided(a_ptr, b_ptr, c_ptr, M, K, sa, sc, BM: tl.constexpr, BK: tl.constexpr,
             START: tl.constexpr, KIND: tl.constexpr):
@@ -275,6 +290,8 @@ def strided(a_ptr, b_ptr, c_ptr, M, K, sa, sc, BM: tl.constexpr, BK: tl.constexp
         rm = rm * 2
     if KIND == "wide":
         sa = sa.to(tl.int64)
+    if KIND == "cut":
+        sa = sa.to(tl.int32).to(tl.int64)
     acc = tl.zeros((BM, 64), tl.float32)
     for k in range(0, K, BK):
         mask = (rm[:, None] < M) & (k + rk[None, :] < K)
@@ -286,6 +303,9 @@ def strided(a_ptr, b_ptr, c_ptr, M, K, sa, sc, BM: tl.constexpr, BK: tl.constexp
             mask = mask & (rm[:, None] >= 3)
         if KIND == "from zero":
             mask = mask & (rm[:, None] >= 0) & (0 <= k + rk)
+        if KIND == "both sides":  # M + step wraps around first
+            step = tl.arange(0, BK) * 69273666
+            mask = (rm[:, None] + step < M + step) & (k + rk < K)
         fill = 1.0 if KIND == "other" else 0.0
         a = tl.load(a_ptr + rm[:, None] * sa + (k + rk), mask, fill, volatile=KIND == "volatile")
         if KIND == "used":
@@ -317,6 +337,7 @@ def said(kind: str = "", start: int = 0, **types: str) -> str:
 @pytest.mark.parametrize(("kind", "reason"), [
     ("gather", "its addresses are computed by tile.cast"),
     ("scaled", "its mask is no bound of rows or columns"),
+    ("both sides", "its mask is no bound of rows or columns"),
     ("two bounds", "its mask has two bounds along a dimension"),
     ("switch", "its mask"),
     ("other bound", "its mask leaves out rows or columns before the box"),
@@ -333,7 +354,8 @@ def test_more_that_is_no_box() -> None:
     assert "a stride is not known to be a multiple of 16 bytes" in said(sa="i32")
     assert "the block's place in a row is not known to be a multiple of 16" in said(start=4)
     assert "the pointer is not known to be a multiple of 16" in said(a_ptr="*fp16")
-    for kind in ("", "wide", "from zero"):
+    assert "its addresses might overflow 32 bits" in said("cut", sa="i64:16")
+    for kind in ("", "wide", "cut", "from zero"):
         assert said(kind).startswith("TMA moves this tile, a box of the matrix at `a_ptr`"), kind
     assert said(start=8).startswith("TMA moves")
 
@@ -353,6 +375,29 @@ def test_what_overflows_32_bits() -> None:
             else:
                 with pytest.raises(LaunchError, match="32 bits do not hold"):
                     maker.boxes.tensor(values, grid)
+
+
+@tilec.jit
+def parts(a_ptr, b_ptr, c_ptr, K, x, y):
+    i, j = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(0, K, 64):
+        a = tl.load(a_ptr + x * 4096 + y * 4096 + (i * 4096 + k + j))
+        acc = tl.dot(a, tl.load(b_ptr + (k + i) * 64 + j), acc)
+    tl.store(c_ptr + i * 64 + j, acc.to(tl.float16))
+
+
+def test_parts_of_either_sign() -> None:
+    """Whose products with the stride may overflow where their sum does not."""
+    types = {"a_ptr": "*fp16:16", "b_ptr": "*fp16:16", "c_ptr": "*fp16:16", "K": "i32", "x": "i32",
+             "y": "i32"}
+    made = tilec.compile(parts, types, {}, target=HOPPER)
+    maker = next(m for m in makers(made.maps) if m.name == "a_ptr")
+    assert maker.boxes is not None
+    assert maker.boxes.tensor([0, 0, 0, 64, 3, 5], (1, 1, 1)) == ((72, 64), (4096, 1))
+    for x in (-8, -1 << 19):
+        with pytest.raises(LaunchError, match="some of whose parts are negative"):
+            maker.boxes.tensor([0, 0, 0, 64, x, 8 - x], (1, 1, 1))
 
 
 def test_rows_that_wrap_around_and_are_seen(rng) -> None:
@@ -396,7 +441,7 @@ def test_a_launch_on_a_device_takes_pointers(rng, monkeypatch) -> None:
     launched = []
 
     class Fake:
-        def __init__(self, function, types, index, maps, early, instead):
+        def __init__(self, function, types, index, maps, early, instead, *_):
             self.maps, self.instead = maps, instead
 
         def launch(self, grid, threads, shared, stream, values):

@@ -74,7 +74,8 @@ def _bound(op: ops.Cmp, a: Form, b: Form) -> Bound:
     dims = [d for d, step in enumerate(steps) if step]
     if a.wraps or b.wraps:
         raise NoForm("its mask is of indices that begin anew")
-    if len(dims) == 1 and op.predicate in ("lt", "le", "gt", "ge"):
+    along = {d for d, x in enumerate(zip(a.steps, b.steps, strict=True)) if any(x)}
+    if len(along) == len(dims) == 1 and op.predicate in ("lt", "le", "gt", "ge"):
         if steps[dims[0]] == ONE and a.steps[dims[0]] == ONE:
             return Bound(dims[0], less, a.start)
         if steps[dims[0]] == {(): -1} and b.steps[dims[0]] == ONE:
@@ -157,7 +158,7 @@ def find_box(ptr: Value, mask: Value | None, func: Func) -> Box:
     extents = [*(None for _ in places[2:]), *ends]
     if any(map(forms.sinks, places)):
         raise NoForm("it may begin before the matrix")
-    narrow = [form for form in forms.narrow if not _fits(form, places)]
+    narrow = [form for form in forms.narrow if not _fits(forms, form, places)]
     sums = _sums([product(*x) for x in zip(places, strides, strict=True)])
     if not all((within(form.start, offset) or form.start in sums)
                and all(s in ({}, ONE, steps[0]) for s in form.steps) for form in narrow):
@@ -228,12 +229,14 @@ def _small(poly: Poly) -> bool:
     return not set(poly) - {()} and abs(poly.get((), 0)) < ROOM // 2
 
 
-def _fits(form: Form, places: list[Poly]) -> bool:
-    """Whether a value of 32 bits cannot have overflowed: a scalar as it is, or part of a place."""
+def _fits(forms: Forms, form: Form, places: list[Poly]) -> bool:
+    """Whether a value of 32 bits cannot have overflowed: a scalar of 32 bits as it is, or part of a
+    place."""
     start, steps, _ = form
     if any(step not in ({}, ONE) for step in steps):
         return False
-    alone = list(start.values()) == [1] and len(next(iter(start))) == 1 and not any(steps)
+    alone = list(start.values()) == [1] and not any(steps) and \
+        [forms.symbols[n].type for n in next(iter(start))] == [i32]
     return alone or _small(start) or any(start == place or within(start, place) for place in places)
 
 

@@ -147,6 +147,9 @@ class _Boxes:
         self.name, self.reach, self.narrow = recipe.name, recipe.reach, recipe.narrow
         self.numbers = _numbers((*recipe.extents, *recipe.strides))
         self.places = of_texts(recipe.places)
+        parts = " ".join(recipe.places[-len(recipe.reach):])
+        self.parts = [int(n) for n in re.findall(r"t(\d+)", parts)]  # of places, by their line
+        self.arguments = [int(n) for n in re.findall(r"\$(\d+)", parts)]
 
     def tensor(self, values: Values, grid: Grid) -> Tensor:
         """Extents, no larger than blocks reach, and strides. NoMap where blocks might begin outside
@@ -161,9 +164,14 @@ class _Boxes:
         rank, numbers = len(self.reach), self.numbers(values)
         extents, strides = numbers[:rank], numbers[rank:]
         try:
-            places = self.places(values, grid)[-rank:]
+            ranges = self.places(values, grid)
         except OverflowError:
             return "might begin at a place that 32 bits do not hold"
+        except ZeroDivisionError:
+            return "might begin at a place that comes from a division by zero"
+        places = ranges[-rank:]
+        if any(ranges[n].low < 0 for n in self.parts) or any(values[n] < 0 for n in self.arguments):
+            return "might begin at a place some of whose parts are negative"  # see forms.within
         if any(place.low < 0 for place in places):
             return "might begin before it"
         if any(place.high + ROOM > EVERYTHING for place in places) or \

@@ -20,7 +20,8 @@ _LIMIT = 1 << 31
 @dataclass(frozen=True)
 class Range:
     """Integers from `low` to `high`. Arithmetic is that of the kernel language, as far as nothing
-    wraps around in 32 bits; there it raises OverflowError."""
+    wraps around in 32 bits; there it raises OverflowError, and ZeroDivisionError where something
+    may be divided by zero: what comes of that is up to the machine."""
 
     low: int
     high: int
@@ -39,14 +40,20 @@ class Range:
         return _hull([x * y for x in (self.low, self.high) for y in (other.low, other.high)])
 
     def __floordiv__(self, other: Range) -> Range:
-        """Rounds toward zero. What is divided by zero is poison, so that zero is left out."""
-        by = [y for y in (other.low, -1, 1, other.high) if y and other.low <= y <= other.high]
-        return _hull([_truncated(x, y) for x in (self.low, self.high) for y in by or [1]])
+        """Rounds toward zero."""
+        other._check_divisor()
+        return _hull([_truncated(x, y) for x in (self.low, self.high)
+                      for y in (other.low, other.high)])
 
     def __mod__(self, other: Range) -> Range:
         """The sign is the dividend's."""
-        most = max(abs(other.low), abs(other.high), 1) - 1
+        other._check_divisor()
+        most = max(abs(other.low), abs(other.high)) - 1
         return Range(max(min(self.low, 0), -most), min(max(self.high, 0), most))
+
+    def _check_divisor(self) -> None:
+        if self.low <= 0 <= self.high:
+            raise ZeroDivisionError
 
 
 def _truncated(a: int, b: int) -> int:
@@ -81,7 +88,7 @@ def of_texts(texts: Sequence[str]
     p0 to p2 and their numbers n0 to n2. Later texts name earlier ones t0, t1, ....
 
     LaunchError for what is no such text. What it gives raises OverflowError where 32 bits might not
-    do.
+    do, and ZeroDivisionError where a divisor might be zero.
     """
     codes = list(map(_compiled, texts))
     used = {int(i) for text in texts for i in re.findall(r"\$(\d+)", text)}
