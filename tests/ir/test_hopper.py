@@ -153,6 +153,25 @@ def test_refusals(old: str, new: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+ADDS = HEAD + """
+module attributes {level = "gpu", num_warps = 4, target = "sm_90a"} {
+  func @k(%map: tensormap<8xi64, #bar>, %x: i32) {
+    %a = gpu.alloc_shared() : memdesc<8xi64, #bar>
+    gpu.tma_store(%map, %a, %x) {reduce = "add"}
+    func.return()
+  }
+}
+"""
+
+
+def test_what_tma_adds() -> None:
+    for element in ("i32", "u32", "i64", "u64", "f16", "bf16", "f32"):
+        checked(ADDS.replace("xi64", f"x{element}"))
+    for element in ("i8", "u16", "f8e4m3", "f64"):
+        with pytest.raises(IRError, match=f"gpu.tma_store: TMA has no add for {element}"):
+            checked(ADDS.replace("xi64", f"x{element}"))
+
+
 ROLES = HEAD + """
 module attributes {level = "gpu", num_warps = 12, target = "sm_90a"} {
   func @k(%map: tensormap<64x64xbf16, #smem>, %n: i32, %p: ptr<f32>) {

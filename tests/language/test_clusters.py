@@ -15,7 +15,7 @@ import tilec.language.gpu as tlg
 from tests.support.clusters import product, softmax
 from tests.support.explicit import LEVELS, everywhere
 from tilec import knobs
-from tilec.errors import CompilationError, LaunchError, TilecError
+from tilec.errors import CompilationError, InterpreterError, LaunchError, TilecError
 
 describe = tilec.TensorDescriptor.from_tensor
 
@@ -106,6 +106,25 @@ def test_programs_stay_programs(size: int, rng: np.random.Generator) -> None:
             kernel.run([a, b, out, 80], 4, level=level)
         np.testing.assert_array_equal(c, alone, level)
         np.testing.assert_allclose(c, want, 1e-3, 1e-2, err_msg=level)
+
+
+@tilec.jit
+def loads_beside(a, b, c):
+    """c = a @ b of 64 rows a program; with a warp that only loads, a program has 160 threads."""
+    i = tl.program_id(0) * 64
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in tl.range(0, a.shape[1], 64, warp_specialize=True):
+        acc = tl.dot(a.load([i, k]), b.load([k, 0]), acc)
+    c.store([i, 0], acc)
+
+
+def test_programs_of_no_whole_warpgroups(rng: np.random.Generator) -> None:
+    a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((256, 208), (208, 64)))
+    c = np.empty((256, 64), np.float32)
+    args = [describe(x, (64, 64)) for x in (a, b, c)]
+    kernel = loads_beside.warmup(*args, grid=(4,), target="sm_90a", num_warps=4, num_ctas=2)
+    assert kernel.threads == 160 and "wgmma" in kernel.asm["ptx"]
+    everywhere(kernel, args, 4, c, a.astype(np.float32) @ b.astype(np.float32))
 
 
 # -- what is missing ------------------------------------------------------------------------------
@@ -255,6 +274,32 @@ def test_what_is_missing_is_found(name: str) -> None:
 
 
 @tilec.jit
+def expects(a, BYTES: tl.constexpr):
+    block, bar = tlg.alloc_shared((64, 64), a.dtype), tlg.mbarrier()
+    tlg.cluster_barrier()
+    bar.expect(BYTES)
+    tlg.tma.load(a, [0, 0], block, bar, pred=tlg.cluster_rank() == 0, multicast=3)
+    bar.wait(0)
+    tlg.cluster_barrier()
+
+
+@pytest.mark.parametrize(("size", "found"), [
+    (4096, "lacks 0 arrivals and 0 bytes, and got 4096 bytes more than it expects"),
+    (16384, "lacks 0 arrivals and 8192 bytes")])
+def test_bytes_that_do_not_come_out(size: int, found: str) -> None:
+    x = np.zeros((64, 64), np.float16)
+    kernel = expects.warmup(describe(x, (64, 64)), BYTES=size, num_ctas=2, grid=(2,),
+                            target="sm_90a")
+    with pytest.raises(InterpreterError, match=rf"{found}\n"):
+        kernel.run([describe(x, (64, 64))], 2, level="gpu", seed=0)
+
+
+@tilec.jit
+def meets():
+    tlg.cluster_barrier()  # in a role
+
+
+@tilec.jit
 def wrong(a, p_ptr, n, HOW: tl.constexpr):
     """Each way of HOW is one mistake, marked by a comment."""
     block = tlg.alloc_shared((64, 64), tl.float16, stages=2)
@@ -276,6 +321,8 @@ def wrong(a, p_ptr, n, HOW: tl.constexpr):
     if HOW == "one thread":
         if tlg.elect():
             tlg.cluster_barrier()  # one thread
+    if HOW == "in a role":
+        tlg.warp_specialize([(meets, ()), (meets, ())], num_warps=[2, 2])
     if HOW == "one reads":
         if tlg.elect():
             block[0].at(1).load()  # one reads
@@ -290,6 +337,7 @@ MISTAKES = {
     "no mask": "multicast is 0b0",
     "policy": "eviction_policy is 'never', expected one of 'evict_first'",
     "one thread": "all threads of the cluster must come to it",
+    "in a role": "tlg.cluster_barrier: stands in a role",
     "one reads": "needs more than one thread",
 }
 

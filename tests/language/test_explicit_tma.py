@@ -111,12 +111,14 @@ def test_rows(rng):
 
 
 @tilec.jit
-def wrong(a, b, HOW: tl.constexpr):
+def wrong(a, b, c, HOW: tl.constexpr):
     """Each way of HOW is one mistake, marked by a comment."""
     block = tlg.alloc_shared((64, 64), a.dtype)
     bar = tlg.mbarrier()
     if HOW == "bytes":
         tlg.tma.atomic_add(a, [0, 0], block)  # bytes
+    if HOW == "double":
+        tlg.tma.atomic_add(c, [0, 0], tlg.alloc_shared((8, 16), tl.float64))  # double
     if HOW == "extents":
         tlg.tma.load(b, [0, 0], tlg.alloc_shared((32,), tl.float32), bar)  # extents
     if HOW == "flat":
@@ -130,6 +132,7 @@ def wrong(a, b, HOW: tl.constexpr):
 
 SAID = {
     "bytes": "tlg.tma.atomic_add: there is no atomic addition of int8",
+    "double": "tlg.tma.atomic_add: TMA adds no fp64",
     "extents": "tlg.tma.load: cannot copy blocks of [1, 64] with a fp32[32] buffer",
     "flat": "tlg.tma.load: cannot copy blocks of [64, 64] with a int8[64] buffer",
     "turned": "tlg.tma.load: TMA copies no tiles to or from a buffer with the layout",
@@ -139,7 +142,8 @@ SAID = {
 
 @pytest.mark.parametrize("how", SAID)
 def test_mistakes(how):
-    a, b = np.zeros((64, 64), np.int8), np.zeros((4, 64), np.float32)
+    a, b, c = np.zeros((64, 64), np.int8), np.zeros((4, 64), np.float32), np.zeros((8, 16))
+    args = describe(a, (64, 64)), describe(b, (1, 64)), describe(c, (8, 16))
     with pytest.raises(CompilationError) as caught:
-        wrong.warmup(describe(a, (64, 64)), describe(b, (1, 64)), HOW=how, grid=(1,), **HOPPER)
+        wrong.warmup(*args, HOW=how, grid=(1,), **HOPPER)
     assert SAID[how] in str(caught.value) and f"# {how}" in str(caught.value)

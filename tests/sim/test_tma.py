@@ -285,6 +285,10 @@ def test_launch_errors() -> None:
     with pytest.raises(SimError, match="whose array is read-only"):
         sim.run(hopper("@%first " + store), "k",
                 [np.zeros(4), TensorMap(**(FINE | {"array": frozen}))], ONE, shared_bytes=SPACE)
+    added = store.replace("cp.", "cp.reduce.").replace("shared::cta", "shared::cta.add.tile")
+    wide = TensorMap(np.zeros((16, 64)), "f64", (64, 16), (512,), (16, 1))
+    with pytest.raises(SimError, match="a bulk tensor reduction add of .f64"):
+        sim.run(hopper("@%first " + added), "k", [np.zeros(4), wide], ONE, shared_bytes=SPACE)
 
 
 @pytest.mark.parametrize("form", [

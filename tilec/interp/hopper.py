@@ -189,7 +189,8 @@ def _lacks(bar: _Barrier, row: int) -> str:
     """What the phase of an mbarrier waits for in a row of the frame."""
     at = bar.rows[row], bar.slots[row]
     arrivals, missing = bar.state.count[at] - bar.state.arrived[at], bar.state.bytes[at]
-    return f"lacks {max(0, arrivals)} arrivals and {missing} bytes"
+    lacks = f"lacks {max(0, arrivals)} arrivals and {max(0, missing)} bytes"
+    return lacks if missing >= 0 else f"{lacks}, and got {-missing} bytes more than it expects"
 
 
 # ---- TMA

@@ -60,12 +60,13 @@ class Parked:
 class Machine:
     """Scheduling state for the CTAs of a cluster, of `threads` threads each.
 
-    The lanes of a CTA are padded to whole warps; those of CTA 0 come first.
+    The lanes of a CTA are padded to whole warps, or in a cluster to whole warpgroups where there
+    is one; those of CTA 0 come first.
     """
 
     def __init__(self, threads: int, ranks: int = 1) -> None:
         self.threads = threads
-        self.cta_lanes = align_up(threads, 32)
+        self.cta_lanes = align_up(threads, 128 if ranks > 1 and threads > 128 else 32)
         self.lanes = self.cta_lanes * ranks
         self.cta = np.arange(self.lanes) // self.cta_lanes
         self.warps = self.lanes // 32
@@ -283,8 +284,7 @@ class Machine:
         """Like `gate`, for all lanes of the four warps of a warpgroup; none may have exited. Warps
         beyond the last warpgroup of a CTA wait for ever."""
         if self.cta_lanes % 128 and self.lanes > self.cta_lanes:
-            raise Fault(f"a CTA of {self.threads} threads, in a cluster, does not consist of "
-                        "warpgroups of 128")
+            raise Fault(f"a CTA of {self.threads} threads has no warpgroup of 128")
         threads = self.full(mask)
         if pc in self.blocked:
             threads = threads | self.blocked.pop(pc)

@@ -24,7 +24,7 @@ def special_registers(machine: Machine, kernel: Kernel) -> Specials:
         "%lanemask_eq": bit, "%lanemask_lt": below, "%lanemask_le": below | bit,
         "%lanemask_gt": ~(below | bit), "%lanemask_ge": ~below,
     }
-    fixed = {"%nwarpid": machine.cta_lanes // 32, "%warpsize": 32, "WARP_SZ": 32, "%nsmid": 1,
+    fixed = {"%nwarpid": -(-machine.threads // 32), "%warpsize": 32, "WARP_SZ": 32, "%nsmid": 1,
              "%cluster_nctarank": math.prod(kernel.cluster)}
     for base in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid",
                  "cluster_nctaid"):

@@ -89,4 +89,3 @@ class TmaMulticast(OneThread, TmaOp, name="gpu.tma_multicast", effects={"read", 
         if self.mask.type != i32:
             raise self.fail(f"mask is {self.mask.type}, expected i32")
         return ()
-

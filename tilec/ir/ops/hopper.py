@@ -26,6 +26,7 @@ from tilec.ir.types import (
     Tensor,
     TensorMap,
     Type,
+    bf16,
     f16,
     f32,
     i1,
@@ -33,6 +34,8 @@ from tilec.ir.types import (
     i64,
     linear_shape,
     shape_of,
+    u32,
+    u64,
 )
 
 # What orders shared memory beyond the op's own buffers: nothing moves across, nothing is removed.
@@ -43,6 +46,8 @@ ACCUMULATORS: dict[str, tuple[Scalar, ...]] = {
     "f16": (f32, f16), "bf16": (f32,), "f32": (f32,), "f8e4m3": (f32, f16), "f8e5m2": (f32, f16),
     "i8": (i32,), "u8": (i32,)}
 WGMMA_K_BITS = 256  # one instruction's extent along k
+
+REDUCED = (i32, u32, i64, u64, f16, bf16, f32)  # PTX ISA, "cp.reduce.async.bulk.tensor"
 
 REGISTERS_PER_SM, MAX_TMA_RANK = 65536, 5
 
@@ -250,9 +255,8 @@ class TmaStore(Warpgroups, TmaOp, name="gpu.tma_store", effects={"write", "read_
     def infer(self) -> Sequence[Type]:
         if self.parts < 1:
             raise self.fail(f"parts is {self.parts}, expected 1 or more")
-        element = self.map_type().element
-        if self.reduce and element.bits < (16 if element.is_float else 32):
-            raise self.fail(f"no atomic {self.reduce} for {element}")
+        if self.reduce and self.map_type().element not in REDUCED:
+            raise self.fail(f"TMA has no {self.reduce} for {self.map_type().element}")
         self.check_copy(self.buffer, self.coordinates, self.parts)
         return ()
 

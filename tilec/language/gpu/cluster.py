@@ -41,6 +41,9 @@ def cluster_barrier() -> None:
     if current().one_thread:
         raise error("tlg.cluster_barrier: all threads of the cluster must come to it",
                     "move it out of the `if tlg.elect()`")
+    if current().in_role:
+        raise error("tlg.cluster_barrier: stands in a role, and all threads of the cluster must "
+                    "come to it", "put it before or after the tlg.warp_specialize")
     current().builder.insert(ops.ClusterBarrier())
 
 

@@ -11,6 +11,7 @@ from tilec.ir import ops
 from tilec.ir.accumulators import warpgroups
 from tilec.ir.core import Op, Value
 from tilec.ir.descriptors import tma_boxes
+from tilec.ir.ops.hopper import REDUCED
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import Scalar, TensorMap
 from tilec.language import dtypes as dt
@@ -110,6 +111,9 @@ def _store(desc: Any, offsets: Any, buffer: Any, what: str, reduce: str = "") ->
     writable(desc.base, what)
     if reduce:
         check_addition(desc.dtype, what)
+        if desc.dtype.ir not in REDUCED:
+            raise error(f"{what}: TMA adds no {desc.dtype}",
+                        "use the descriptor's own atomic_add, or tl.atomic_add")
     source, parts = _block(desc, buffer, what)
     groups = warpgroups(current().num_warps)
     if parts not in (1, groups):
@@ -137,7 +141,10 @@ def store(desc: Any, offsets: Any, buffer: Any) -> None:
 @builtin
 def atomic_add(desc: Any, offsets: Any, buffer: Any) -> None:
     """Like `store`, but adds the buffer to what is there, element by element, atomically (relaxed,
-    for the GPU). dtypes as for tl.atomic_add. Source: PTX ISA, cp.reduce.async.bulk.tensor."""
+    for the GPU). dtypes as for tl.atomic_add, but for float64.
+
+    Source: PTX ISA, cp.reduce.async.bulk.tensor.
+    """
     _store(desc, offsets, buffer, "tlg.tma.atomic_add", reduce="add")
 
 

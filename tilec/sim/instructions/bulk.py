@@ -109,9 +109,9 @@ def _touch(decoder: Decoder, pc: int, transfer: Transfer, source: Pieces,
         agents.touch(pc, *target, who, end, True, atomic=transfer.atomic)
 
 
-def _check_reduction(op: str, ty: str) -> None:
-    if ty not in _REDUCED[op].split():
-        raise Unsupported(f"a bulk reduction {op} of .{ty}")
+def _check_reduction(op: str, ty: str, tensor: bool = False) -> None:
+    if ty not in _REDUCED[op].split() or tensor and ty == "f64":
+        raise Unsupported(f"a bulk {'tensor ' if tensor else ''}reduction {op} of .{ty}")
 
 
 class Places:
@@ -220,7 +220,7 @@ def _begin_box(decoder: Decoder, instr: Instr, form: dict[str, Any]) -> Begin:
             return transfer, there, [(space, offset + rows, 16) for offset, _ in places]
         update = None
         if op:
-            _check_reduction(op, box.map.dtype)
+            _check_reduction(op, box.map.dtype, tensor=True)
             update = update_of(op, box.map.dtype)
         if not box.writable:
             raise Fault("a store through a tensor map whose array is read-only", lane)
