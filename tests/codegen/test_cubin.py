@@ -145,6 +145,9 @@ def test_a_ptxas_that_does_not_run_is_passed_over(tools):
      "PTX, line 2: Unknown thing"),
     ("echo 'Entry function uses too much shared data (0x40000 bytes, 0x38c00 max)'; exit 1",
      OutOfResources, "262144"),
+    ("echo 'ptxas fatal : (C7602) Insufficient registers (24) to compile instruction at line 2 in "
+     "function f. Try to compile with register target of 90 or higher.'; exit 1", OutOfResources,
+     "registers a thread, required 90, the limit is 24\n  PTX, line 2: "),
 ])
 def test_how_ptxas_fails(tools, monkeypatch, script, error, message):
     tools("cu13/bin", script=script)

@@ -201,3 +201,26 @@ def test_loops_of_an_author(given: dict[str, bool], target: str, reason: str) ->
                       target=target, num_warps=4).lower("ptx")
     found = [r.message for r in remarks if r.data.get("option") == "warp_specialize"]
     assert found == [f"its warps are not specialized: {reason}"]
+
+
+@tilec.jit
+def after_another(a, b, c, n):
+    first = 0
+    for i in tl.range(0, n, warp_specialize=True):
+        first += i * 64
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in tl.range(0, a.shape[1], 64, warp_specialize=True):
+        acc = tl.dot(a.load([first, k]), b.load([k, 0]), acc)
+    c.store([first, 0], acc)
+
+
+def test_a_loop_without_blocks_is_told_so() -> None:
+    """Also where another one has roles."""
+    signature = {**SIGNATURE, "n": "i32"}
+    del signature["rows"]
+    with recording() as remarks:
+        tilec.compile(after_another, signature, {}, target="sm_90a", num_warps=4).lower("ptx")
+    one, other = [r for r in remarks if r.data.get("option") == "warp_specialize"]
+    assert one.message == "its warps are not specialized: TMA loads no block in it"
+    assert other.message == "a warp of its own loads the blocks"
+    assert one.loc is not None and other.loc is not None and other.loc.line == one.loc.line + 3

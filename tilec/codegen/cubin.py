@@ -56,6 +56,8 @@ class LinkResult:
 _ADVISORY = re.compile(r"\(C75\d\d\)")
 _PTX_ERROR = re.compile(r"line (\d+); (?:error|fatal)\s*: (.*)")
 _TOO_MUCH_SHARED = re.compile(r"too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a-f]+) max\)")
+_TOO_FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\) to compile instruction at line "
+                                r"(\d+).* register target of (\d+)")
 
 
 @functools.cache
@@ -157,6 +159,13 @@ def _link_error(log: str, ptx: str, tool: str) -> IRError | OutOfResources | Int
     if found := _TOO_MUCH_SHARED.search(log):
         return OutOfResources("shared memory", int(found[1], 16), int(found[2], 16))
     lines = ptx.splitlines()
+    if found := _TOO_FEW_REGISTERS.search(log):
+        limit, line, required = map(int, found.groups())
+        error = OutOfResources("registers a thread", required, limit,
+                               f"  PTX, line {line}: {lines[line - 1].strip()[:80]}"
+                               if 0 < line <= len(lines) else "")
+        error.advice = "allow more (`maxnreg`), or use smaller tiles"
+        return error
     shown = []
     for number, what in _PTX_ERROR.findall(log):
         n = int(number)

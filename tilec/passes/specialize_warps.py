@@ -49,15 +49,24 @@ class SpecializeWarps(Pass):
             reason = nest.obstacle()
             for loop in asked:
                 loop.warp_specialize = False
+                if loop not in (nest.asked, *nest.loops) and not _loads_blocks(loop):
+                    _refuse(loop, "TMA loads no block in it")
             if reason:
-                remark(nest.asked, "loop", f"its warps are not specialized: {reason}",
-                       option="warp_specialize")
+                _refuse(nest.asked, reason)
                 continue
             if nest.staged:
                 check_schedule(nest.inner, Rules(module, func, nest.inner))
             module.attributes["num_warps"] = _Roles(nest, module).specialize()
             if nest.limit:  # more than the launch of all warps has would fail
                 module.attributes["maxnreg"] = role_registers(nest.warps, nest.limit)
+
+
+def _refuse(loop: ops.For, reason: str) -> None:
+    remark(loop, "loop", f"its warps are not specialized: {reason}", option="warp_specialize")
+
+
+def _loads_blocks(loop: ops.For) -> bool:
+    return any(isinstance(op, ops.DescriptorLoad) for op in loop.walk())
 
 
 class _Roles:
