@@ -97,7 +97,7 @@ def hopper(result: Result) -> str:
             "to cuBLAS or cuDNN, to Triton, and to a copy (more is better). Three runs, their "
             "median")
     intro = prose(f"**wgmma and TMA**: {how}. {result}.")
-    head = list(result.rows[0])
+    head = [name for name in result.rows[0] if " / " not in name]
     ours, peers = head[1:head.index("cuBLAS")], head[head.index("cuBLAS"):]
     slower = []
     for row in result.rows:

@@ -14,7 +14,7 @@ from tilec.passes.nest import around
 
 # Registers a thread for other things than the tiles of a loop: without these, it spills; and so
 # many are good to have.
-LEAST, SPARE = 12, 32
+LEAST, SPARE = 12, 36
 
 
 def asking(func: Func) -> list[ops.For]:
