@@ -10,7 +10,7 @@ from tilec.codegen.context import CodeGen, Warps, lower
 from tilec.errors import CompilationError
 from tilec.ir import ops
 from tilec.ir.core import Func
-from tilec.ir.ops.hopper import launch_registers, role_barriers
+from tilec.ir.ops.roles import launch_registers, role_barriers
 
 
 def give_registers(func: Func, maxnreg: int) -> bool:

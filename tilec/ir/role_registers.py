@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilec.ir.ops.hopper import launch_registers
+from tilec.ir.ops.roles import launch_registers
 
 LOADER_WARPS, LOADER_REGISTERS = 4, 24  # setmaxnreg is for whole warpgroups, and from 24 on
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilec.ir import ops
 from tilec.ir.accumulators import WARPGROUP_WARPS
 from tilec.ir.core import Func, Module, Op
-from tilec.ir.ops.hopper import WarpSpecialize, launch_registers, role_barriers
+from tilec.ir.ops.roles import WarpSpecialize, launch_registers, role_barriers
 from tilec.ir.role_registers import role_registers
 from tilec.ir.types import Tensor
 from tilec.ir.warps import MAX_WARPS

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from tilec.ir import ops
 from tilec.ir.accumulators import WARPGROUP_WARPS
 from tilec.ir.core import Block, Builder, Module, Op, Value
-from tilec.ir.ops.hopper import WarpRole, WarpSpecialize
+from tilec.ir.ops.roles import WarpRole, WarpSpecialize
 from tilec.ir.remarks import remark
 from tilec.ir.role_registers import LOADER_REGISTERS, LOADER_WARPS, role_registers
 from tilec.ir.tensor_maps import TensorMaps

@@ -10,5 +10,6 @@ from tilec.ir.ops.gpu import *  # noqa: F403
 from tilec.ir.ops.hopper import *  # noqa: F403
 from tilec.ir.ops.memory import *  # noqa: F403
 from tilec.ir.ops.named_barriers import *  # noqa: F403
+from tilec.ir.ops.roles import *  # noqa: F403
 from tilec.ir.ops.scf import *  # noqa: F403
 from tilec.ir.ops.tile import *  # noqa: F403

@@ -18,10 +18,10 @@ from tilec.ir.ops.hopper import (
     OneThread,
     TmaOp,
     Warpgroups,
-    WarpRole,
     check_mbarrier,
 )
 from tilec.ir.ops.memory import EVICTION
+from tilec.ir.ops.roles import WarpRole
 from tilec.ir.types import Tensor, Type, i32
 
 

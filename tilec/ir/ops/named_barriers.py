@@ -7,7 +7,8 @@ and of roles count from 0 up, the author's from 15 down.
 from __future__ import annotations
 
 from tilec.ir.core import Func, Op, attr
-from tilec.ir.ops.hopper import BARRIERS_PER_CTA, SYNC, WarpRole, WarpSpecialize, role_barriers
+from tilec.ir.ops.hopper import SYNC
+from tilec.ir.ops.roles import BARRIERS_PER_CTA, WarpRole, WarpSpecialize, role_barriers
 
 
 class NamedBarrier(Op):

@@ -10,11 +10,11 @@ from typing import Any
 from tilec.ir import ops
 from tilec.ir.clusters import CLUSTER_SM
 from tilec.ir.core import Value
-from tilec.ir.types import MemDesc, Tensor
+from tilec.ir.types import Tensor
 from tilec.language import dtypes as dt
 from tilec.language.block_pointers import constant_of, scalars
 from tilec.language.context import current, error
-from tilec.language.gpu.support import need
+from tilec.language.gpu.support import buffer_view, need
 from tilec.language.semantic import emit
 from tilec.language.values import builtin, const_value, tensor
 
@@ -47,28 +47,12 @@ def cluster_barrier() -> None:
     current().builder.insert(ops.ClusterBarrier())
 
 
-class remote_buffer:
+class remote_buffer(buffer_view):
     """The buffer of another program of the cluster that lies where `buffer` does here."""
 
     def __init__(self, handle: Value, rank: Value) -> None:
-        self.handle, self.rank = handle, rank
-
-    @property
-    def memdesc(self) -> MemDesc:
-        """The type in the IR."""
-        t = self.handle.type
-        assert isinstance(t, MemDesc)
-        return t
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents."""
-        return self.memdesc.tile_shape
-
-    @property
-    def dtype(self) -> dt.dtype:
-        """The type of the elements."""
-        return dt.of_ir(self.memdesc.element)
+        super().__init__(handle)
+        self.rank = rank
 
     @builtin
     def load(self) -> tensor:

@@ -11,7 +11,7 @@ from typing import Any
 from tilec.errors import CompilationError
 from tilec.ir import ops
 from tilec.ir.core import Block, Op
-from tilec.ir.ops.hopper import BARRIERS_PER_CTA
+from tilec.ir.ops.roles import BARRIERS_PER_CTA
 from tilec.language.context import current, error
 from tilec.language.values import builtin, const_int
 

@@ -16,7 +16,7 @@ from tilec.language.casting import as_dtype, common_shape
 from tilec.language.context import current, error
 from tilec.language.creation import check_shape
 from tilec.language.gpu.cluster import rank_of, remote_buffer
-from tilec.language.gpu.support import need
+from tilec.language.gpu.support import buffer_view, need
 from tilec.language.memory import filled, mask_of, pointee_of, pointer_of
 from tilec.language.semantic import emit, shapes_of
 from tilec.language.values import (
@@ -30,7 +30,7 @@ from tilec.language.values import (
 )
 
 
-class shared_buffer(Indexed):
+class shared_buffer(buffer_view, Indexed):
     """A buffer in shared memory, or an array of them, whose elements `buffer[i]` are buffers.
 
     Between a store and a load by other threads the compiler puts barriers itself, unless TMA, wgmma
@@ -38,30 +38,10 @@ class shared_buffer(Indexed):
     other programs read it.
     """
 
-    def __init__(self, handle: Value) -> None:
-        self.handle = handle
-
-    @property
-    def memdesc(self) -> MemDesc:
-        """The type in the IR."""
-        t = self.handle.type
-        assert isinstance(t, MemDesc)
-        return t
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents of one buffer."""
-        return self.memdesc.tile_shape
-
     @property
     def stages(self) -> int:
         """How many buffers there are in the array; 1 for a single one."""
         return self.memdesc.stages
-
-    @property
-    def dtype(self) -> dt.dtype:
-        """The type of the elements."""
-        return dt.of_ir(self.memdesc.element)
 
     @property
     def layout(self) -> Layout:

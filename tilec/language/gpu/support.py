@@ -6,7 +6,8 @@ from typing import Any
 
 from tilec.ir import ops
 from tilec.ir.accumulators import WARPGROUP_WARPS, whole_warpgroups
-from tilec.ir.core import Block, Op
+from tilec.ir.core import Block, Op, Value
+from tilec.ir.types import MemDesc
 from tilec.language import dtypes as dt
 from tilec.language.context import current, error
 from tilec.language.values import describe, tensor
@@ -63,3 +64,27 @@ def parity(x: Any, what: str) -> tensor:
     found = describe(x) if getattr(x, "literal", None) is None else f"the number {x.literal}"
     raise error(f"{what}: the phase is {found}, expected an integer scalar, 0 or 1",
                 "phases alternate: `(n // stages) & 1` in round n of a ring")
+
+
+class buffer_view:
+    """What a value that stands for a buffer, or an array of them, says of it."""
+
+    def __init__(self, handle: Value) -> None:
+        self.handle = handle
+
+    @property
+    def memdesc(self) -> MemDesc:
+        """The type in the IR."""
+        t = self.handle.type
+        assert isinstance(t, MemDesc)
+        return t
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of one buffer."""
+        return self.memdesc.tile_shape
+
+    @property
+    def dtype(self) -> dt.dtype:
+        """The type of the elements."""
+        return dt.of_ir(self.memdesc.element)
