@@ -103,6 +103,13 @@ CASES = {
         lambda c: (CONTEXT // 128, HEADS), {"num_warps": 8, "num_stages": 2},
         described=(((1, 128, DIM),) * 4, (0.125,),
                    ({"SHARED": 1, "CAUSAL": True}, {"SHARED": 1, "CAUSAL": False}))),
+    "descriptor attention 128x128x128 causal, by roles": Case(
+        "11_descriptor_attention", "attention_kernel", "bfloat16", ((HEADS, CONTEXT, DIM),) * 4,
+        (CONTEXT, DIM, CONTEXT * DIM, 0.125),
+        (ATTENTION | {"BN": 128}, ATTENTION | {"BN": 128, "CAUSAL": False}),
+        lambda c: (CONTEXT // 128, HEADS), {"num_warps": 8, "num_stages": 2},
+        described=(((1, 128, DIM),) * 4, (0.125,),
+                   tuple({"SHARED": 1, "CAUSAL": causal, "WS": True} for causal in (True, False)))),
     "explicit matmul 128x256x64": Case(
         "10_explicit_matmul", "matmul_kernel", "bfloat16", ((SIZE, SIZE),) * 3, (SIZE,) * 6,
         (WIDE, WIDE | {"GROUP": 4}), lambda c: (128,), {"num_warps": 8, "num_stages": 3},
