@@ -34,12 +34,12 @@ class Case:
     """A kernel of examples/<example>.py that has a twin in triton_kernels: of the same name, or
     called `twin`.
 
-    dtype, shapes: of the arrays it takes, and `scalars` follow. float32: which arrays have that
-    dtype instead. order: of tilec's arrays; the twin takes the first `twin_takes`. ours: arguments
+    dtype, shapes: of the arrays it takes, and `scalars` follow. other: dtypes of the arrays that
+    have another. order: of tilec's arrays; the twin takes the first `twin_takes`. ours: arguments
     that the twin does without. constexprs: those of the first launch, and those of the launch after
-    it. programs: the number of programs for given constexprs. too_large: constexprs that take more
-    shared memory than there is. described: of a kernel that takes descriptors, the blocks, and what
-    it takes for scalars and constexprs.
+    it, if there is one. programs: the number of programs for given constexprs. too_large:
+    constexprs that take more shared memory than there is. described: of a kernel that takes
+    descriptors of the first arrays, their blocks, and what it takes for scalars and constexprs.
     """
 
     example: str
@@ -47,22 +47,22 @@ class Case:
     dtype: str
     shapes: tuple[tuple[int, ...], ...]
     scalars: tuple[int | float, ...]
-    constexprs: tuple[dict[str, Any], dict[str, Any]]
+    constexprs: tuple[dict[str, Any], ...]
     programs: Callable[[dict[str, Any]], tuple[int, ...]]
     options: dict[str, int] = field(default_factory=dict)
     ours: Callable[[Any], tuple[tuple[int | float, ...], dict[str, Any]]] | None = None
     too_large: dict[str, Any] = field(default_factory=dict)
     described: tuple[tuple[tuple[int, ...], ...], tuple[int | float, ...],
-                     tuple[dict[str, Any], dict[str, Any]]] | None = None
+                     tuple[dict[str, Any], ...]] | None = None
     own_options: dict[str, int] = field(default_factory=dict)  # tilec's, beside or instead
     twin: str = ""
-    float32: tuple[int, ...] = ()
+    other: dict[int, str] = field(default_factory=dict)
     order: tuple[int, ...] = ()
     twin_takes: int | None = None
 
     def dtype_of(self, index: int) -> str:
         """The dtype of an array."""
-        return "float32" if index in self.float32 else self.dtype
+        return self.other.get(index, self.dtype)
 
 
 def matmul_arguments(example: Any) -> tuple[tuple[int | float, ...], dict[str, Any]]:
@@ -71,9 +71,36 @@ def matmul_arguments(example: Any) -> tuple[tuple[int | float, ...], dict[str, A
                                                 "ACC": example.tl.float32}
 
 
+def descriptor_attention(dim: int, step: int, stages: int, roles: bool) -> Case:
+    """step: keys at a time. roles: warps of their own load."""
+    arrays = (HEADS, CONTEXT, dim)
+    both = {"BM": 128, "BN": step, "D": dim, "CAUSAL": True}
+    return Case(
+        "11_descriptor_attention", "attention_kernel", "bfloat16", (arrays,) * 4,
+        (CONTEXT, dim, CONTEXT * dim, 0.125), (both, both | {"CAUSAL": False}),
+        lambda c: (CONTEXT // 128, HEADS), {"num_warps": 8, "num_stages": stages},
+        described=(((1, 128, dim), *((1, step, dim),) * 2, (1, 128, dim)), (0.125,), tuple(
+            {"SHARED": 1, "CAUSAL": causal, "WS": roles} for causal in (True, False))))
+
+
+def long_rows(kernel: str, arrays: int, vectors: dict[int, str], scalars: tuple[float, ...],
+              more: dict[str, Any]) -> Case:
+    """Kernels of example 13 whose twin is of the same kind. vectors: dtypes of the arrays, by their
+    places, that have an element a row."""
+    shapes = tuple((ROWS,) if i in vectors else (ROWS, 32768) for i in range(arrays))
+    both = LONG | more
+    return Case(
+        "13_long_rows", f"{kernel}_kernel", "bfloat16", shapes, scalars, (both, both | {"PER": 4}),
+        lambda c: (ROWS,), {"num_warps": 16, "maxnreg": 64},
+        lambda example: (scalars, {"X": (32768, 1), "OUT": (32768, 1)}
+                         | ({"IGNORE": -100} if more else {})),
+        twin={"softmax": "long_softmax_kernel"}.get(kernel, ""), other=vectors)
+
+
 MATMUL = {"BM": 128, "BN": 128, "BK": 64, "GROUP": 8}
 WIDE = MATMUL | {"BN": 256}
 ATTENTION = {"BM": 128, "BN": 64, "D": DIM, "CAUSAL": True}
+FP8 = WIDE | {"BK": 128}
 LONG = {"N": 32768, "PER": 8, "WIDTH": 4096}
 CASES = {
     "add": Case("01_vector_add", "add_kernel", "float32", ((N,),) * 3, (N,),
@@ -96,20 +123,10 @@ CASES = {
         "09_descriptor_matmul", "matmul_kernel", "bfloat16", ((SIZE, SIZE),) * 3, (SIZE,) * 6,
         (WIDE, WIDE | {"GROUP": 4}), lambda c: (132,), {"num_warps": 8, "num_stages": 3},
         described=(((128, 64), (64, 256), (128, 256)), (), ({"GROUP": 8}, {"GROUP": 4}))),
-    "descriptor attention 128x128x128 causal": Case(
-        "11_descriptor_attention", "attention_kernel", "bfloat16", ((HEADS, CONTEXT, DIM),) * 4,
-        (CONTEXT, DIM, CONTEXT * DIM, 0.125),
-        (ATTENTION | {"BN": 128}, ATTENTION | {"BN": 128, "CAUSAL": False}),
-        lambda c: (CONTEXT // 128, HEADS), {"num_warps": 8, "num_stages": 2},
-        described=(((1, 128, DIM),) * 4, (0.125,),
-                   ({"SHARED": 1, "CAUSAL": True}, {"SHARED": 1, "CAUSAL": False}))),
-    "descriptor attention 128x128x128 causal, by roles": Case(
-        "11_descriptor_attention", "attention_kernel", "bfloat16", ((HEADS, CONTEXT, DIM),) * 4,
-        (CONTEXT, DIM, CONTEXT * DIM, 0.125),
-        (ATTENTION | {"BN": 128}, ATTENTION | {"BN": 128, "CAUSAL": False}),
-        lambda c: (CONTEXT // 128, HEADS), {"num_warps": 8, "num_stages": 2},
-        described=(((1, 128, DIM),) * 4, (0.125,),
-                   tuple({"SHARED": 1, "CAUSAL": causal, "WS": True} for causal in (True, False)))),
+    "descriptor attention 128x128x128 causal": descriptor_attention(DIM, 128, 2, False),
+    "descriptor attention 128x128x128 causal, by roles": descriptor_attention(DIM, 128, 2, True),
+    "descriptor attention 128x64x64 causal": descriptor_attention(64, 64, 4, False),
+    "descriptor attention 128x64x256 causal": descriptor_attention(256, 64, 2, False),
     "explicit matmul 128x256x64": Case(
         "10_explicit_matmul", "matmul_kernel", "bfloat16", ((SIZE, SIZE),) * 3, (SIZE,) * 6,
         (WIDE, WIDE | {"GROUP": 4}), lambda c: (128,), {"num_warps": 8, "num_stages": 3},
@@ -134,13 +151,22 @@ CASES = {
         described=(((1, 64, DIM), *((1, 128, DIM),) * 2, *((1, 64, DIM),) * 2,
                     *((1, 128, DIM),) * 2, *((1, 64),) * 2), (0.125,), tuple(
             {"SHARED": 1, "CAUSAL": causal, "STAGES": 3} for causal in (True, False))),
-        twin="attention_gradients_kernel", float32=(4, 5, 9), order=(0, 1, 2, 3, 9, 7, 8, 4, 5),
-        twin_takes=9),
-    "long softmax 32768": Case(
-        "13_long_rows", "softmax_kernel", "bfloat16", ((ROWS, 32768),) * 2, (),
-        (LONG, LONG | {"PER": 4}), lambda c: (ROWS,), {"num_warps": 16},
-        lambda example: ((), {"X": (32768, 1), "OUT": (32768, 1), "maxnreg": 64}),
-        twin="long_softmax_kernel"),
+        twin="attention_gradients_kernel", twin_takes=9,
+        other=dict.fromkeys((4, 5, 9), "float32"), order=(0, 1, 2, 3, 9, 7, 8, 4, 5)),
+    "fp8 matmul 128x256x128": Case(
+        "12_fp8_matmul", "fp8_matmul_kernel", "float8_e4m3fn", (*((SIZE, SIZE),) * 3, (1,), (1,)),
+        (SIZE,) * 6, (FP8, FP8 | {"GROUP": 4}), lambda c: (128,),
+        {"num_warps": 8, "num_stages": 3}, twin="matmul_kernel", twin_takes=3,
+        other={2: "bfloat16", 3: "float32", 4: "float32"},
+        described=(((128, 128), (256, 128), (128, 256)), (), ({"GROUP": 8}, {"GROUP": 4}))),
+    "decode 16x64x128": Case(
+        "09_descriptor_matmul", "decode_kernel", "bfloat16", ((16, SIZE), (SIZE, SIZE), (16, SIZE)),
+        (16, SIZE, SIZE, SIZE, SIZE, SIZE), ({"BM": 16, "BN": 64, "BK": 128, "GROUP": 8},),
+        lambda c: (SIZE // 64,), {"num_warps": 4, "num_stages": 5}, twin="matmul_kernel",
+        described=(((16, 128), (128, 64), (16, 64)), (), ({},))),
+    "long softmax 32768": long_rows("softmax", 2, {}, (), {}),
+    "long cross-entropy 32768": long_rows(
+        "cross_entropy", 4, {1: "int64", 2: "float32"}, (1.0,), {"GRAD": False}),
 }
 
 
@@ -158,8 +184,8 @@ def tilec_step(case: Case, torch: Any) -> Step:
     if case.described:
         blocks, scalars, mine = case.described
         shapes = [case.shapes[i] for i in case.order] or case.shapes
-        args = [tilec.TensorDescriptor(x, shape, strides_of(shape), block)
-                for x, shape, block in zip(args, shapes, blocks, strict=True)]
+        args[:len(blocks)] = [tilec.TensorDescriptor(x, shape, strides_of(shape), block)
+                              for x, shape, block in zip(args, shapes, blocks)]
         own = dict(zip(own, mine, strict=True))
     args += scalars
     if torch is None:
@@ -185,7 +211,8 @@ def triton_step(case: Case, torch: Any) -> Step:
     fn = getattr(triton_kernels, case.twin or case.kernel)
     taken = range(len(case.shapes))[:case.twin_takes]
     args = (*arrays(case, torch)[:len(taken)], *case.scalars)
-    elements = [{"float32": "*fp32", "bfloat16": "*bf16"}[case.dtype_of(i)] for i in taken]
+    names = {"float32": "*fp32", "bfloat16": "*bf16", "float8_e4m3fn": "*fp8e4nv", "int64": "*i64"}
+    elements = [names[case.dtype_of(i)] for i in taken]
 
     def compile_only(constexprs: dict[str, Any]) -> None:
         types = elements + ["fp32" if isinstance(x, float) else "i32" for x in case.scalars]
@@ -208,8 +235,8 @@ def arrays(case: Case, torch: Any) -> list[Any]:
     import ml_dtypes
     import numpy as np
 
-    dtypes = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
-    return [np.zeros(64, dtypes[case.dtype_of(i)]) for i in range(len(case.shapes))]
+    names = [case.dtype_of(i) for i in range(len(case.shapes))]
+    return [np.zeros(64, np.dtype(getattr(ml_dtypes, name, name))) for name in names]
 
 
 def child(who: str, kernel: str) -> None:
@@ -268,16 +295,18 @@ def write_byte_code(contenders: list[str]) -> None:
             run_child(who, next(iter(CASES)), cache)
 
 
-def measure(kernel: str, contenders: list[str], count: int) -> dict[str, dict[str, float]]:
-    """Medians of `count` in ms for each contender: cold, warm, hit and, where it is measured,
-    verdict. They take turns; one that fails is left out, with its error on stderr."""
+def measure(kernel: str, contenders: list[str], count: int, hits: bool
+            ) -> dict[str, dict[str, float]]:
+    """Medians of `count` in ms for each contender: cold, warm, hit if `hits` and, where it is
+    measured, verdict. They take turns; one that fails is left out, with its error on stderr."""
     times: dict[str, dict[str, list[float]]] = {who: {} for who in contenders}
     for _ in range(count):
         for who in list(times):
             try:
                 with tempfile.TemporaryDirectory() as cache:
                     found = dict(zip(("cold", "warm", "verdict"), run_child(who, kernel, cache)))
-                    found["hit"] = run_child(who, kernel, cache)[0]
+                    if hits:
+                        found["hit"] = run_child(who, kernel, cache)[0]
             except (RuntimeError, subprocess.SubprocessError) as e:
                 print(e, file=sys.stderr)
                 del times[who]
@@ -299,6 +328,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="kernels whose name contains this")
     parser.add_argument("--count", type=int, default=3, help="measurements per figure")
+    parser.add_argument("--no-hits", action="store_true", help="leave out hits in the disk cache")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     common.add_output_flag(parser)
     flags = parser.parse_args()
@@ -309,7 +339,7 @@ def main() -> None:
     write_byte_code(contenders)
     rows = []
     for kernel in (name for name in CASES if flags.only in name):
-        found = measure(kernel, contenders, flags.count)
+        found = measure(kernel, contenders, flags.count, not flags.no_hits)
         print(kernel, found, flush=True)
         for key, what in (("cold", "fresh process, cold cache"),
                           ("warm", "warm process, new constexpr value"),
