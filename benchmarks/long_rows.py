@@ -28,8 +28,11 @@ from benchmarks.memory_bound import (
 
 SHAPE = (4096, 32768)
 LONGER = (1024, 128256)
-# (warps, accesses of 16 bytes a thread makes at a time, most registers a thread)
-WHOLE, BLOCKS = ((16, 8, 64), (32, 4, 32)), ((32, 4, 64), (16, 8, 128))
+# (warps, accesses of 16 bytes a thread makes at a time, most registers a thread, programs a row)
+How = tuple[int, int, int, int]
+WHOLE = ((16, 8, 64, 1), (32, 4, 32, 1))
+BLOCKS = ((32, 4, 64, 1), (16, 8, 128, 1))
+CLUSTERS = ((16, 8, 64, 4), (32, 4, 32, 4), (16, 4, 64, 8))
 PEERS = ("torch", "torch.compile", "Triton")
 REPS = 7
 # torch saves the logarithm of a probability as bf16 for the gradient: at -10, an error of 0.03.
@@ -63,15 +66,16 @@ def argument_sets(torch: Any, rows: int, cols: int, traffic: int) -> list[tuple[
             for _ in range(sets_of(traffic))]
 
 
-def options(cols: int) -> dict[str, tuple[int, int, int]]:
+def options(cols: int, clusters: bool = True) -> dict[str, How]:
     """By name, what is swept."""
-    return {f"{w} warps, {a} accesses, {r} registers": (w, a, r)
-            for w, a, r in (WHOLE if cols <= SHAPE[1] else BLOCKS)}
+    long = BLOCKS + CLUSTERS * clusters
+    return {f"{w} warps, {a} accesses, {r} registers" + f", {p} programs a row" * (p > 1):
+            (w, a, r, p) for w, a, r, p in (WHOLE if cols <= SHAPE[1] else long)}
 
 
-def in_triton(how: tuple[int, int, int]) -> dict[str, int]:
-    """The same option for a Triton twin."""
-    warps, accesses, registers = how
+def in_triton(how: How) -> dict[str, int]:
+    """The same option for a Triton twin, which has no clusters."""
+    warps, accesses, registers, _ = how
     return {"PER": accesses, "WIDTH": 256 * warps, "num_warps": warps, "maxnreg": registers}
 
 
@@ -84,14 +88,14 @@ def softmax_case(torch: Any, rows: int, cols: int) -> tuple[Case, Launch]:
                 lambda: args[0][1].fill_(math.nan),
                 close_to(torch, torch.softmax(args[0][0].float(), -1)))
 
-    def ours(how: tuple[int, int, int]) -> Launch:
+    def ours(how: How) -> Launch:
         def launch(i: int) -> Any:
             x, out = args[i % len(args)]
             example.softmax(x, out, how)
             return out
         return launch
 
-    def theirs(how: tuple[int, int, int]) -> Launch:
+    def theirs(how: How) -> Launch:
         def launch(i: int) -> Any:
             x, out = args[i % len(args)]
             twin.long_softmax_kernel[(rows,)](x, out, cols, **in_triton(how))
@@ -100,7 +104,7 @@ def softmax_case(torch: Any, rows: int, cols: int) -> tuple[Case, Launch]:
 
     case.run["tilec"] = {name: ours(how) for name, how in options(cols).items()}
     if twin is not None:
-        case.run["Triton"] = {name: theirs(how) for name, how in options(cols).items()}
+        case.run["Triton"] = {name: theirs(how) for name, how in options(cols, False).items()}
     case.run["torch"] = {"": lambda i: torch.softmax(args[i % len(args)][0], -1)}
     case.run["torch.compile"] = {"": compiled_by_torch(
         torch, lambda x: torch.softmax(x, -1), [a[:1] for a in args])}
@@ -117,7 +121,7 @@ def rms_case(torch: Any, rows: int, cols: int) -> tuple[Case, Launch]:
                 lambda: args[0][1].fill_(math.nan),
                 close_to(torch, norm(args[0][0].float(), (cols,), w.float(), eps)))
 
-    def ours(how: tuple[int, int, int]) -> Launch:
+    def ours(how: How) -> Launch:
         def launch(i: int) -> Any:
             x, out = args[i % len(args)]
             example.rms_norm(x, w, out, eps, how)
@@ -125,16 +129,20 @@ def rms_case(torch: Any, rows: int, cols: int) -> tuple[Case, Launch]:
         return launch
 
     def theirs(warps: int, maxnreg: int) -> Launch:
+        block = tilec.next_power_of_2(cols)
+
         def launch(i: int) -> Any:
             x, out = args[i % len(args)]
-            twin.rms_norm_kernel[(rows,)](x, w, out, rstd, cols, eps, BLOCK=cols, EVEN=True,
-                                          RELOAD=True, num_warps=warps, maxnreg=maxnreg)
+            twin.rms_norm_kernel[(rows,)](x, w, out, rstd, cols, eps, BLOCK=block,
+                                          EVEN=block == cols, RELOAD=True, num_warps=warps,
+                                          maxnreg=maxnreg)
             return out
         return launch
 
     case.run["tilec"] = {name: ours(how) for name, how in options(cols).items()}
     if twin is not None:
-        case.run["Triton"] = {f"{w} warps, {r} registers": theirs(w, r) for w, _, r in WHOLE}
+        case.run["Triton"] = {f"{w} warps, {r} registers": theirs(w, r)
+                              for w, _, r, _ in options(cols, False).values()}
     case.run["torch"] = {"": lambda i: norm(args[i % len(args)][0], (cols,), w, eps)}
     case.run["torch.compile"] = {"": compiled_by_torch(
         torch, lambda x: norm(x, (cols,), w, eps), [a[:1] for a in args])}
@@ -152,13 +160,13 @@ def loss_case(torch: Any, rows: int, cols: int) -> tuple[Case, Launch]:
                 lambda: loss.fill_(math.nan),
                 close_to(torch, entropy(args[0][0].float(), label, reduction="none")))
 
-    def ours(how: tuple[int, int, int]) -> Launch:
+    def ours(how: How) -> Launch:
         def launch(i: int) -> Any:
             example.cross_entropy(args[i % len(args)][0], label, loss, how=how)
             return loss
         return launch
 
-    def theirs(how: tuple[int, int, int]) -> Launch:
+    def theirs(how: How) -> Launch:
         def launch(i: int) -> Any:
             twin.cross_entropy_kernel[(rows,)](args[i % len(args)][0], label, loss, loss, 1.0, cols,
                                                False, **in_triton(how))
@@ -167,7 +175,7 @@ def loss_case(torch: Any, rows: int, cols: int) -> tuple[Case, Launch]:
 
     case.run["tilec"] = {name: ours(how) for name, how in options(cols).items()}
     if twin is not None:
-        case.run["Triton"] = {name: theirs(how) for name, how in options(cols).items()}
+        case.run["Triton"] = {name: theirs(how) for name, how in options(cols, False).items()}
     case.run["torch"] = {"": lambda i: entropy(args[i % len(args)][0], label, reduction="none")}
     case.run["torch.compile"] = {"": compiled_by_torch(
         torch, lambda x: entropy(x, label, reduction="none"), [a[:1] for a in args])}
@@ -187,14 +195,14 @@ def gradient_case(torch: Any, rows: int, cols: int) -> tuple[Case, Launch]:
                 lambda: args[0][1].fill_(math.nan),
                 close_to(torch, expected, GRADIENT_TOLERANCE))
 
-    def ours(how: tuple[int, int, int]) -> Launch:
+    def ours(how: How) -> Launch:
         def launch(i: int) -> Any:
             x, dx = args[i % len(args)]
             example.cross_entropy(x, label, loss, dx, how=how)
             return dx
         return launch
 
-    def theirs(how: tuple[int, int, int]) -> Launch:
+    def theirs(how: How) -> Launch:
         def launch(i: int) -> Any:
             x, dx = args[i % len(args)]
             twin.cross_entropy_kernel[(rows,)](x, label, loss, dx, 1.0, cols, True,
@@ -211,7 +219,7 @@ def gradient_case(torch: Any, rows: int, cols: int) -> tuple[Case, Launch]:
     inputs = [(x.detach().requires_grad_(),) for x, _ in args]
     case.run["tilec"] = {name: ours(how) for name, how in options(cols).items()}
     if twin is not None:
-        case.run["Triton"] = {name: theirs(how) for name, how in options(cols).items()}
+        case.run["Triton"] = {name: theirs(how) for name, how in options(cols, False).items()}
     case.run["torch"] = {"": by_autograd(
         lambda i: entropy(inputs[i % len(inputs)][0], label, reduction="none"))}
     case.run["torch.compile"] = {"": by_autograd(compiled_by_torch(
@@ -220,6 +228,7 @@ def gradient_case(torch: Any, rows: int, cols: int) -> tuple[Case, Launch]:
 
 
 MAKERS = (("softmax", softmax_case, SHAPE), ("rmsnorm", rms_case, SHAPE),
+          ("softmax", softmax_case, LONGER), ("rmsnorm", rms_case, LONGER),
           ("cross-entropy", loss_case, SHAPE), ("cross-entropy and gradient", gradient_case, SHAPE),
           ("cross-entropy and gradient", gradient_case, LONGER))
 

@@ -6,8 +6,10 @@ two such programs fit a multiprocessor: while one reduces its row, the other's c
 read first is to stay in the cache, what is read again may go.
 
 A block of a row is a tile of two dimensions, PER x WIDTH, of which a thread holds whole columns.
-To reduce it along these moves nothing, and the threads meet once a row. Longer rows go by in
-several blocks, and the second time backwards, what is in the cache first.
+To reduce it along these moves nothing, and the threads meet once a row. Longer rows are shared by
+the programs of a cluster, each of which reduces a part as long as one program's row and reads the
+others' results from their shared memory. Without clusters, and where these are too few, a program
+takes several blocks, and the second time backwards, what is in the cache first.
 
 A row of -inf gives NaN, as in torch.
 """
@@ -21,18 +23,21 @@ import support
 
 import tilec
 import tilec.language as tl
+import tilec.language.gpu as tlg
+from tilec.ir.clusters import CLUSTER_SM
 
 NEG_INF = tl.constexpr(float("-inf"))
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # the lowest finite float32
 IGNORE = -100  # the label of a row that does not count
 
-# Most warps of a program, how many accesses of 16 bytes a thread makes at a time, and the most
-# registers that it may take: of rows up to 64 KiB, and of longer ones.
-How = tuple[int, int, int]
-WHOLE, BLOCKS = (16, 8, 64), (32, 4, 64)
+# Most warps of a program, how many accesses of 16 bytes a thread makes at a time, the most
+# registers that it may take, and most programs a row: of rows up to 64 KiB, and of longer ones
+# without clusters and with them.
+How = tuple[int, int, int, int]
+WHOLE, BLOCKS, CLUSTER = (16, 8, 64, 1), (32, 4, 64, 1), (16, 8, 64, 8)
 
 # Constexprs below. N: columns of a row. X, OUT: strides of rows and of columns, in elements.
-# PER, WIDTH: a block's shape.
+# PER, WIDTH: a block's shape. SPAN: the columns of a program's part of a row, whole blocks.
 
 
 @tilec.jit
@@ -43,9 +48,24 @@ def columns(start, STRIDES: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr
 
 
 @tilec.jit
+def row_number():
+    """Which row this program works on, alone or with its cluster."""
+    return tl.program_id(0) // tlg.cluster_size()
+
+
+@tilec.jit
 def row_of(ptr, STRIDES: tl.constexpr):
     """Where this program's row begins."""
-    return ptr + tl.program_id(0).to(tl.int64) * STRIDES[0]
+    return ptr + row_number().to(tl.int64) * STRIDES[0]
+
+
+@tilec.jit
+def part_begin(SPAN: tl.constexpr):
+    """The first column of this program's part of its row."""
+    begin = 0
+    if tlg.cluster_size() > 1:
+        begin = tlg.cluster_rank() * SPAN
+    return begin
 
 
 @tilec.jit
@@ -56,7 +76,7 @@ def load(row, start, fill, N: tl.constexpr, X: tl.constexpr, PER: tl.constexpr,
     tl.static_assert(element.is_floating() and element.primitive_bitwidth <= 32,
                      "rows of float16, bfloat16 or float32 are expected")
     cols, at = columns(start, X, PER, WIDTH)
-    if N % (PER * WIDTH) == 0:
+    if N % (tlg.cluster_size() * PER * WIDTH) == 0:
         x = tl.load(row + at, eviction_policy=POLICY)
     else:
         x = tl.load(row + at, mask=cols < N, other=fill, eviction_policy=POLICY)
@@ -67,7 +87,7 @@ def load(row, start, fill, N: tl.constexpr, X: tl.constexpr, PER: tl.constexpr,
 def store(row, start, value, N: tl.constexpr, OUT: tl.constexpr, PER: tl.constexpr,
           WIDTH: tl.constexpr):
     cols, at = columns(start, OUT, PER, WIDTH)
-    if N % (PER * WIDTH) == 0:
+    if N % (tlg.cluster_size() * PER * WIDTH) == 0:
         tl.store(row + at, value)
     else:
         tl.store(row + at, value, mask=cols < N)
@@ -83,47 +103,67 @@ def merge(top, total, other_top, other_total):
 
 
 @tilec.jit
-def statistics(row, N: tl.constexpr, X: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr):
+def of_cluster(top, total):
+    """Maximum and sum of a row, from those of each program's part."""
+    if tlg.cluster_size() > 1:
+        tops, totals = tlg.alloc_shared((1,), tl.float32), tlg.alloc_shared((1,), tl.float32)
+        tops.store(top)
+        totals.store(total)
+        tlg.cluster_barrier()
+        tops_of_all, totals_of_all = tops.at(0).load(), totals.at(0).load()
+        for rank in tl.static_range(1, tlg.cluster_size()):
+            tops_of_all, totals_of_all = merge(tops_of_all, totals_of_all, tops.at(rank).load(),
+                                               totals.at(rank).load())
+        tlg.cluster_barrier()  # no program ends, with its memory, while others read there
+        top, total = tl.max(tops_of_all, 0), tl.sum(totals_of_all, 0)
+    return top, total
+
+
+@tilec.jit
+def statistics(row, begin, N: tl.constexpr, X: tl.constexpr, PER: tl.constexpr,
+               WIDTH: tl.constexpr, SPAN: tl.constexpr):
     """A row's maximum, and the sum of exp(x - maximum)."""
-    x = load(row, 0, NEG_INF, N, X, PER, WIDTH, "evict_last")
+    x = load(row, begin, NEG_INF, N, X, PER, WIDTH, "evict_last")
     # Not -inf, where nothing else was seen yet: -inf - -inf would be NaN.
     top = tl.maximum(tl.max(x, 0), LOWEST)
     total = tl.sum(tl.exp(x - top[None, :]), 0)
-    for start in range(PER * WIDTH, N, PER * WIDTH):
-        x = load(row, start, NEG_INF, N, X, PER, WIDTH, "evict_last")
+    for past in range(PER * WIDTH, SPAN, PER * WIDTH):
+        x = load(row, begin + past, NEG_INF, N, X, PER, WIDTH, "evict_last")
         new = tl.maximum(top, tl.max(x, 0))
         total = total * tl.exp(top - new) + tl.sum(tl.exp(x - new[None, :]), 0)
         top = new
-    return tl.reduce((top, total), 0, merge)
+    top, total = tl.reduce((top, total), 0, merge)
+    return of_cluster(top, total)
 
 
 @tilec.jit
 def softmax_kernel(x_ptr, out_ptr, N: tl.constexpr, X: tl.constexpr, OUT: tl.constexpr,
-                   PER: tl.constexpr, WIDTH: tl.constexpr):
+                   PER: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr):
     BLOCK: tl.constexpr = PER * WIDTH
-    x_row, out_row = row_of(x_ptr, X), row_of(out_ptr, OUT)
-    top, total = statistics(x_row, N, X, PER, WIDTH)
+    x_row, out_row, begin = row_of(x_ptr, X), row_of(out_ptr, OUT), part_begin(SPAN)
+    top, total = statistics(x_row, begin, N, X, PER, WIDTH, SPAN)
     scale = 1.0 / total
     tl.debug_barrier()  # the loads below are not to be merged with those above
-    for back in range(0, N, BLOCK):
-        start = (N - 1) // BLOCK * BLOCK - back
+    for back in range(0, SPAN, BLOCK):
+        start = begin + (SPAN - BLOCK) - back
         x = load(x_row, start, NEG_INF, N, X, PER, WIDTH, "evict_first")
         store(out_row, start, tl.exp(x - top) * scale, N, OUT, PER, WIDTH)
 
 
 @tilec.jit
 def rms_norm_kernel(x_ptr, w_ptr, out_ptr, eps, N: tl.constexpr, X: tl.constexpr,
-                    OUT: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr):
+                    OUT: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr):
     BLOCK: tl.constexpr = PER * WIDTH
-    x_row, out_row = row_of(x_ptr, X), row_of(out_ptr, OUT)
+    x_row, out_row, begin = row_of(x_ptr, X), row_of(out_ptr, OUT), part_begin(SPAN)
     squares = tl.zeros((WIDTH,), tl.float32)
-    for start in range(0, N, BLOCK):
-        x = load(x_row, start, 0.0, N, X, PER, WIDTH, "evict_last")
+    for past in range(0, SPAN, BLOCK):
+        x = load(x_row, begin + past, 0.0, N, X, PER, WIDTH, "evict_last")
         squares += tl.sum(x * x, 0)
-    rstd = tl.rsqrt(tl.sum(squares, 0) / N + eps)
+    _, total = of_cluster(0.0, tl.sum(squares, 0))
+    rstd = tl.rsqrt(total / N + eps)
     tl.debug_barrier()
-    for back in range(0, N, BLOCK):
-        start = (N - 1) // BLOCK * BLOCK - back
+    for back in range(0, SPAN, BLOCK):
+        start = begin + (SPAN - BLOCK) - back
         x = load(x_row, start, 0.0, N, X, PER, WIDTH, "evict_first")
         w = load(w_ptr, start, 0.0, N, (0, 1), PER, WIDTH, "evict_last")
         store(out_row, start, x * rstd * w, N, OUT, PER, WIDTH)
@@ -132,27 +172,30 @@ def rms_norm_kernel(x_ptr, w_ptr, out_ptr, eps, N: tl.constexpr, X: tl.constexpr
 @tilec.jit
 def cross_entropy_kernel(x_ptr, label_ptr, loss_ptr, dx_ptr, scale, N: tl.constexpr,
                          X: tl.constexpr, OUT: tl.constexpr, IGNORE: tl.constexpr,
-                         GRAD: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr):
+                         GRAD: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr,
+                         SPAN: tl.constexpr):
     """Without GRAD only the loss is stored."""
     BLOCK: tl.constexpr = PER * WIDTH
-    x_row = row_of(x_ptr, X)
-    label = tl.load(label_ptr + tl.program_id(0))
+    x_row, begin = row_of(x_ptr, X), part_begin(SPAN)
+    label = tl.load(label_ptr + row_number())
     counts = label != IGNORE
     tl.device_assert((label >= 0) & (label < N) | (label == IGNORE), "label out of range")
     picked = tl.load(x_row + label * X[1], mask=counts, other=0.0).to(tl.float32)
-    top, total = statistics(x_row, N, X, PER, WIDTH)
+    top, total = statistics(x_row, begin, N, X, PER, WIDTH, SPAN)
     loss = tl.log(total) + (top - picked)
-    tl.store(loss_ptr + tl.program_id(0), tl.where(counts, loss, 0.0))
+    tl.store(loss_ptr + row_number(), tl.where(counts, loss, 0.0), mask=begin == 0)
     if GRAD:
         dx_row = row_of(dx_ptr, OUT)
         factor = tl.where(counts, scale / total, 0.0)
         tl.debug_barrier()  # dx may lie where x does: all threads have `picked` now
-        for back in range(0, N, BLOCK):
-            start = (N - 1) // BLOCK * BLOCK - back
+        for back in range(0, SPAN, BLOCK):
+            start = begin + (SPAN - BLOCK) - back
             x = load(x_row, start, NEG_INF, N, X, PER, WIDTH, "evict_first")
             store(dx_row, start, tl.exp(x - top) * factor, N, OUT, PER, WIDTH)
         # Once more for one column costs less than a comparison for each.
-        tl.store(dx_row + label * OUT[1], tl.exp(picked - top) * factor - scale, mask=counts)
+        here = (label >= begin) & (label < begin + SPAN)
+        tl.store(dx_row + label * OUT[1], tl.exp(picked - top) * factor - scale,
+                 mask=counts & here)
 
 
 # -- launches -----------------------------------------------------------------------------------
@@ -164,17 +207,22 @@ def strides(x: Any) -> tuple[int, int]:
     return x.stride(0), x.stride(1)
 
 
-def options(x: Any, out: Any, how: How | None) -> dict[str, Any]:
-    """Constexprs and options that all kernels here take."""
-    lanes, cols = 16 // x.itemsize, x.shape[1]
+def launch(kernel: Any, x: Any, args: tuple[Any, ...], out: Any, how: How | None,
+           **more: Any) -> Any:
+    """`kernel` of `args` over the rows of x, with the constexprs and options that all here take."""
+    lanes, (rows, cols) = 16 // x.itemsize, x.shape
     if how is None:
-        how = WHOLE if cols <= 32 * lanes * WHOLE[0] * WHOLE[1] else BLOCKS
-    most, accesses, registers = how
+        whole = cols <= 32 * lanes * WHOLE[0] * WHOLE[1]
+        how = WHOLE if whole else CLUSTER if support.sm() >= CLUSTER_SM else BLOCKS
+    most, accesses, registers, programs = how
     block = min(tilec.next_power_of_2(cols), 32 * lanes * most * accesses)
     warps = max(1, block // (32 * lanes * accesses))
     width = min(block, 32 * lanes * warps)
-    return {"N": cols, "X": strides(x), "OUT": strides(out), "PER": block // width, "WIDTH": width,
-            "num_warps": warps, "maxnreg": registers}
+    programs = min(programs, tilec.next_power_of_2(tilec.cdiv(cols, block)))
+    span = tilec.cdiv(cols, programs * block) * block
+    return kernel[(rows * programs,)](
+        *args, N=cols, X=strides(x), OUT=strides(out), PER=block // width, WIDTH=width, SPAN=span,
+        num_warps=warps, maxnreg=registers, num_ctas=programs, **more)
 
 
 def softmax(x: Any, out: Any, how: How | None = None) -> Any:
@@ -182,13 +230,13 @@ def softmax(x: Any, out: Any, how: How | None = None) -> Any:
 
     x, out: (rows, columns) of float16, bfloat16 or float32, with any strides; out may be x.
     """
-    return softmax_kernel[(x.shape[0],)](x, out, **options(x, out, how))
+    return launch(softmax_kernel, x, (x, out), out, how)
 
 
 def rms_norm(x: Any, w: Any, out: Any, eps: float = 1e-6, how: How | None = None) -> Any:
     """out = x / sqrt(mean(x * x) + eps) * w for each row of x; w: (columns,), contiguous; the rest
     as for `softmax`."""
-    return rms_norm_kernel[(x.shape[0],)](x, w, out, eps, **options(x, out, how))
+    return launch(rms_norm_kernel, x, (x, w, out, eps), out, how)
 
 
 def cross_entropy(x: Any, label: Any, loss: Any, dx: Any = None, scale: float = 1.0,
@@ -199,8 +247,8 @@ def cross_entropy(x: Any, label: Any, loss: Any, dx: Any = None, scale: float = 
     which IGNORE gives no loss and no gradient; loss: (rows,) float32.
     """
     out = x if dx is None else dx
-    return cross_entropy_kernel[(x.shape[0],)](
-        x, label, loss, out, scale, IGNORE=IGNORE, GRAD=dx is not None, **options(x, out, how))
+    return launch(cross_entropy_kernel, x, (x, label, loss, out, scale), out, how, IGNORE=IGNORE,
+                  GRAD=dx is not None)
 
 
 # -- checks -------------------------------------------------------------------------------------
@@ -271,7 +319,8 @@ def main() -> None:
     check_kernels(7, 1000, "float32", 1e-5)
     check_kernels(9, 781, "float16", 2e-3, pitch=800)
     check_kernels(6, 32768, "bfloat16", 2e-2)
-    check_kernels(3, 20000, "float32", 1e-5)  # two blocks
+    check_kernels(3, 20000, "float32", 1e-5)  # shared by a cluster, where there are clusters
+    check_kernels(2, 40000, "float16", 2e-3, how=BLOCKS)
     check_edges()
 
 

@@ -80,12 +80,18 @@ def programs(tiles: int) -> int:
 
 
 @functools.cache
-def overlapping() -> dict[str, bool]:
-    """Launch options: a kernel may begin while the one before it ends, if the GPU can do that."""
+def sm() -> int:
+    """Of the GPU, or without one of the target: 90 for Hopper."""
     torch = torch_gpu()
     if torch is None:
-        return {"launch_pdl": Target.parse(knobs.target or DEFAULT).sm >= GRID_DEPENDENCY_SM}
-    return {"launch_pdl": 10 * torch.cuda.get_device_capability()[0] >= GRID_DEPENDENCY_SM}
+        return Target.parse(knobs.target or DEFAULT).sm
+    major, minor = torch.cuda.get_device_capability()
+    return int(10 * major + minor)
+
+
+def overlapping() -> dict[str, bool]:
+    """Launch options: a kernel may begin while the one before it ends, if the GPU can do that."""
+    return {"launch_pdl": sm() >= GRID_DEPENDENCY_SM}
 
 
 def place() -> str:

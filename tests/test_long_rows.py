@@ -15,8 +15,12 @@ example = load_example("13_long_rows")
 
 @pytest.mark.parametrize(("rows", "cols", "dtype", "pitch", "how"), [
     (3, 781, "float16", 800, None),  # rows with a gap between them
-    (2, 1000, "bfloat16", 1001, (1, 2, 0)),  # two blocks, rows that begin anywhere
-    (2, 2048, "bfloat16", 0, (2, 2, 64)),  # whole blocks
+    (2, 1000, "bfloat16", 1001, (1, 2, 0, 1)),  # two blocks, rows that begin anywhere
+    (2, 2048, "bfloat16", 0, (2, 2, 64, 1)),  # whole blocks
+    (3, 1000, "float16", 1001, (1, 2, 64, 4)),  # clusters, whose last program has part of a part
+    (2, 2048, "float32", 0, (1, 2, 64, 8)),  # whole parts
+    (2, 1100, "bfloat16", 0, (1, 1, 64, 8)),  # parts beyond the row's end
+    (2, 1900, "float32", 0, (1, 2, 64, 2)),  # parts of several blocks
     (4, 1, "float32", 0, None),
     (3, 33, "float32", 0, None),
 ])
