@@ -27,12 +27,12 @@ from benchmarks.memory_bound import (
 )
 
 SHAPE = (4096, 32768)
-LONGER = (1024, 128256)
+LONGER, FEW = (1024, 128256), (32, 128256)
 # (warps, accesses of 16 bytes a thread makes at a time, most registers a thread, programs a row)
 How = tuple[int, int, int, int]
 WHOLE = ((16, 8, 64, 1), (32, 4, 32, 1))
 BLOCKS = ((32, 4, 64, 1), (16, 8, 128, 1))
-CLUSTERS = ((16, 8, 64, 4), (32, 4, 32, 4), (16, 4, 64, 8))
+CLUSTERS = ((16, 4, 32, 8), (8, 8, 64, 8), (16, 4, 64, 8))
 PEERS = ("torch", "torch.compile", "Triton")
 REPS = 7
 # torch saves the logarithm of a probability as bf16 for the gradient: at -10, an error of 0.03.
@@ -228,9 +228,10 @@ def gradient_case(torch: Any, rows: int, cols: int) -> tuple[Case, Launch]:
 
 
 MAKERS = (("softmax", softmax_case, SHAPE), ("rmsnorm", rms_case, SHAPE),
-          ("softmax", softmax_case, LONGER), ("rmsnorm", rms_case, LONGER),
+          ("softmax", softmax_case, LONGER), ("softmax", softmax_case, FEW),
           ("cross-entropy", loss_case, SHAPE), ("cross-entropy and gradient", gradient_case, SHAPE),
-          ("cross-entropy and gradient", gradient_case, LONGER))
+          ("cross-entropy and gradient", gradient_case, LONGER),
+          ("cross-entropy and gradient", gradient_case, FEW))
 
 
 def cases(torch: Any, only: str) -> Iterator[tuple[Case, Launch]]:

@@ -6,10 +6,12 @@ two such programs fit a multiprocessor: while one reduces its row, the other's c
 read first is to stay in the cache, what is read again may go.
 
 A block of a row is a tile of two dimensions, PER x WIDTH, of which a thread holds whole columns.
-To reduce it along these moves nothing, and the threads meet once a row. Longer rows are shared by
-the programs of a cluster, each of which reduces a part as long as one program's row and reads the
-others' results from their shared memory. Without clusters, and where these are too few, a program
-takes several blocks, and the second time backwards, what is in the cache first.
+To reduce it along these moves nothing, and the threads meet once a row. Longer rows go by in
+several blocks, and the second time backwards, what is in the cache first.
+
+Where there are fewer rows than multiprocessors, as when the next token is sampled, a cluster of
+programs shares a row: each reduces a part, and reads the others' results from their shared memory.
+With more rows clusters cost more than they give: their programs read, wait and write together.
 
 A row of -inf gives NaN, as in torch.
 """
@@ -31,13 +33,13 @@ LOWEST = tl.constexpr(-3.4028234663852886e38)  # the lowest finite float32
 IGNORE = -100  # the label of a row that does not count
 
 # Most warps of a program, how many accesses of 16 bytes a thread makes at a time, the most
-# registers that it may take, and most programs a row: of rows up to 64 KiB, and of longer ones
-# without clusters and with them.
+# registers that it may take, and most programs a row: of rows up to 64 KiB, of longer ones, and
+# where there are few rows of at least 16 KiB.
 How = tuple[int, int, int, int]
-WHOLE, BLOCKS, CLUSTER = (16, 8, 64, 1), (32, 4, 64, 1), (16, 8, 64, 8)
+WHOLE, BLOCKS, SHARED = (16, 8, 64, 1), (32, 4, 64, 1), (16, 4, 64, 8)
 
 # Constexprs below. N: columns of a row. X, OUT: strides of rows and of columns, in elements.
-# PER, WIDTH: a block's shape. SPAN: the columns of a program's part of a row, whole blocks.
+# PER, WIDTH: a block's shape. SPAN: as from `span`.
 
 
 @tilec.jit
@@ -57,6 +59,12 @@ def row_number():
 def row_of(ptr, STRIDES: tl.constexpr):
     """Where this program's row begins."""
     return ptr + row_number().to(tl.int64) * STRIDES[0]
+
+
+@tilec.jit
+def span(N: tl.constexpr, BLOCK: tl.constexpr):
+    """Columns of a program's part of a row, whole blocks."""
+    return tl.cdiv(N, tlg.cluster_size() * BLOCK) * BLOCK
 
 
 @tilec.jit
@@ -138,8 +146,9 @@ def statistics(row, begin, N: tl.constexpr, X: tl.constexpr, PER: tl.constexpr,
 
 @tilec.jit
 def softmax_kernel(x_ptr, out_ptr, N: tl.constexpr, X: tl.constexpr, OUT: tl.constexpr,
-                   PER: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr):
+                   PER: tl.constexpr, WIDTH: tl.constexpr):
     BLOCK: tl.constexpr = PER * WIDTH
+    SPAN: tl.constexpr = span(N, BLOCK)
     x_row, out_row, begin = row_of(x_ptr, X), row_of(out_ptr, OUT), part_begin(SPAN)
     top, total = statistics(x_row, begin, N, X, PER, WIDTH, SPAN)
     scale = 1.0 / total
@@ -152,8 +161,9 @@ def softmax_kernel(x_ptr, out_ptr, N: tl.constexpr, X: tl.constexpr, OUT: tl.con
 
 @tilec.jit
 def rms_norm_kernel(x_ptr, w_ptr, out_ptr, eps, N: tl.constexpr, X: tl.constexpr,
-                    OUT: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr):
+                    OUT: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr):
     BLOCK: tl.constexpr = PER * WIDTH
+    SPAN: tl.constexpr = span(N, BLOCK)
     x_row, out_row, begin = row_of(x_ptr, X), row_of(out_ptr, OUT), part_begin(SPAN)
     squares = tl.zeros((WIDTH,), tl.float32)
     for past in range(0, SPAN, BLOCK):
@@ -172,10 +182,10 @@ def rms_norm_kernel(x_ptr, w_ptr, out_ptr, eps, N: tl.constexpr, X: tl.constexpr
 @tilec.jit
 def cross_entropy_kernel(x_ptr, label_ptr, loss_ptr, dx_ptr, scale, N: tl.constexpr,
                          X: tl.constexpr, OUT: tl.constexpr, IGNORE: tl.constexpr,
-                         GRAD: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr,
-                         SPAN: tl.constexpr):
+                         GRAD: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr):
     """Without GRAD only the loss is stored."""
     BLOCK: tl.constexpr = PER * WIDTH
+    SPAN: tl.constexpr = span(N, BLOCK)
     x_row, begin = row_of(x_ptr, X), part_begin(SPAN)
     label = tl.load(label_ptr + row_number())
     counts = label != IGNORE
@@ -193,9 +203,9 @@ def cross_entropy_kernel(x_ptr, label_ptr, loss_ptr, dx_ptr, scale, N: tl.conste
             x = load(x_row, start, NEG_INF, N, X, PER, WIDTH, "evict_first")
             store(dx_row, start, tl.exp(x - top) * factor, N, OUT, PER, WIDTH)
         # Once more for one column costs less than a comparison for each.
-        here = (label >= begin) & (label < begin + SPAN)
-        tl.store(dx_row + label * OUT[1], tl.exp(picked - top) * factor - scale,
-                 mask=counts & here)
+        if tlg.cluster_size() > 1:
+            counts &= (label >= begin) & (label < begin + SPAN)
+        tl.store(dx_row + label * OUT[1], tl.exp(picked - top) * factor - scale, mask=counts)
 
 
 # -- launches -----------------------------------------------------------------------------------
@@ -212,16 +222,16 @@ def launch(kernel: Any, x: Any, args: tuple[Any, ...], out: Any, how: How | None
     """`kernel` of `args` over the rows of x, with the constexprs and options that all here take."""
     lanes, (rows, cols) = 16 // x.itemsize, x.shape
     if how is None:
-        whole = cols <= 32 * lanes * WHOLE[0] * WHOLE[1]
-        how = WHOLE if whole else CLUSTER if support.sm() >= CLUSTER_SM else BLOCKS
+        few = rows < support.multiprocessors() and cols >= 1024 * lanes
+        how = SHARED if few and support.sm() >= CLUSTER_SM else \
+            WHOLE if cols <= 32 * lanes * WHOLE[0] * WHOLE[1] else BLOCKS
     most, accesses, registers, programs = how
-    block = min(tilec.next_power_of_2(cols), 32 * lanes * most * accesses)
+    block = min(tilec.next_power_of_2(tilec.cdiv(cols, programs)), 32 * lanes * most * accesses)
     warps = max(1, block // (32 * lanes * accesses))
     width = min(block, 32 * lanes * warps)
     programs = min(programs, tilec.next_power_of_2(tilec.cdiv(cols, block)))
-    span = tilec.cdiv(cols, programs * block) * block
     return kernel[(rows * programs,)](
-        *args, N=cols, X=strides(x), OUT=strides(out), PER=block // width, WIDTH=width, SPAN=span,
+        *args, N=cols, X=strides(x), OUT=strides(out), PER=block // width, WIDTH=width,
         num_warps=warps, maxnreg=registers, num_ctas=programs, **more)
 
 
@@ -319,7 +329,7 @@ def main() -> None:
     check_kernels(7, 1000, "float32", 1e-5)
     check_kernels(9, 781, "float16", 2e-3, pitch=800)
     check_kernels(6, 32768, "bfloat16", 2e-2)
-    check_kernels(3, 20000, "float32", 1e-5)  # shared by a cluster, where there are clusters
+    check_kernels(3, 20000, "float32", 1e-5)  # clusters share them, where there are clusters
     check_kernels(2, 40000, "float16", 2e-3, how=BLOCKS)
     check_edges()
 

@@ -23,15 +23,16 @@ from tilec.passes.layout.edits import convert, fits, legalize, remove_identities
 from tilec.passes.layout.pins import pinned
 from tilec.passes.layout.rules import forward_rule, needs_rule
 
-ANCHORS = (ops.Load, ops.Store, ops.AtomicRmw, ops.AsyncCopy, ops.Dot)
+ANCHORS = (ops.Load, ops.Store, ops.AtomicRmw, ops.AsyncCopy, ops.Dot, ops.SharedLoad,
+           ops.RemoteLoad)
 # What a conversion costs against one simple op an element: a store, a load and their addresses
 # per element, and a barrier (in elements).
 CONVERT_ELEMENT, CONVERT_FIXED = 6, 256
 WARPGROUP_THREADS = 128
 HEAVY = 8  # simple ops that a math function counts for
-# A dot's layout against that of a memory access of the same size: what flows around a loop into a
-# dot must not be converted in every turn.
-DOT_WEIGHT = 2
+# A layout's weight an element of the tile that vouches for it. What flows around a loop into a dot
+# must not be converted in every turn; a buffer is read in another layout at no cost but conflicts.
+DOT_WEIGHT, MEMORY_WEIGHT, BUFFER_WEIGHT = 4, 2, 1
 
 
 class RemoveLayoutConversions(Pass):
@@ -77,13 +78,14 @@ class _Propagation:
                 for r in op.results:
                     layout = layout_of(r.type)
                     if layout is not None:
-                        weight = DOT_WEIGHT if isinstance(op, ops.Dot) else 1
+                        weight = DOT_WEIGHT if isinstance(op, ops.Dot) else BUFFER_WEIGHT \
+                            if isinstance(op, (ops.SharedLoad, ops.RemoteLoad)) else MEMORY_WEIGHT
                         self.reach(r, layout, weight * prod(shape_of(r.type)))
                 for v in (op.ptr, op.mask) if isinstance(op, MemoryOp) else ():
                     layout = layout_of(v.type) if v is not None else None
                     if v is not None and isinstance(v.op, ops.ConvertLayout) and layout is not None:
                         for arg, wanted in carried_sources(v.op.x, layout):
-                            self.reach(arg, wanted, prod(shape_of(arg.type)))
+                            self.reach(arg, wanted, MEMORY_WEIGHT * prod(shape_of(arg.type)))
         while self.work:
             value, layout, weight = self.work.pop()
             for target in becomes.get(value, ()):
