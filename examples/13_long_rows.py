@@ -36,7 +36,7 @@ IGNORE = -100  # the label of a row that does not count
 # registers that it may take, and most programs a row: of rows up to 64 KiB, of longer ones, and
 # where there are few rows of at least 16 KiB.
 How = tuple[int, int, int, int]
-WHOLE, BLOCKS, SHARED = (16, 8, 64, 1), (32, 4, 64, 1), (16, 4, 64, 8)
+WHOLE, BLOCKS, SHARED = (16, 8, 64, 1), (32, 4, 64, 1), (8, 8, 64, 8)
 
 # Constexprs below. N: columns of a row. X, OUT: strides of rows and of columns, in elements.
 # PER, WIDTH: a block's shape. SPAN: as from `span`.
