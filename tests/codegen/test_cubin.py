@@ -148,6 +148,9 @@ def test_a_ptxas_that_does_not_run_is_passed_over(tools):
     ("echo 'ptxas fatal : (C7602) Insufficient registers (24) to compile instruction at line 2 in "
      "function f. Try to compile with register target of 90 or higher.'; exit 1", OutOfResources,
      "registers a thread, required 90, the limit is 24\n  PTX, line 2: "),
+    ("echo \"ptxas fatal : (C7600) Register allocation failed with register count of '128'. "
+     "Compile the program with a higher register target\"; exit 1", OutOfResources,
+     "registers a thread, required 129, the limit is 128\n  129 or more: ptxas does not say"),
 ])
 def test_how_ptxas_fails(tools, monkeypatch, script, error, message):
     tools("cu13/bin", script=script)

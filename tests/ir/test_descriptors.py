@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from tilec.ir.descriptors import (
@@ -12,7 +14,7 @@ from tilec.ir.descriptors import (
 )
 from tilec.ir.fragment import shared_tile
 from tilec.ir.layouts import Layout, NvmmaShared, SharedLinear, SwizzledShared
-from tilec.ir.types import MemDesc, Scalar, TensorMap, bf16, f8e4m3, f32, i64
+from tilec.ir.types import MemDesc, Scalar, TensorMap, bf16, f8e4m3, f32, i8, i64
 
 
 def nvmma(swizzle: int = 128, bits: int = 16, transposed: bool = False) -> NvmmaShared:
@@ -104,7 +106,7 @@ def test_boxes(shape: tuple[int, ...], element: Scalar, layout: Layout, box: tup
     ((64, 64), bf16, SwizzledShared(1, 1, 1, (0, 1)), "no tiles to or from a buffer"),
     ((512, 64), bf16, nvmma(), "up to 256 elements along a dimension"),
     ((16, 2), bf16, SwizzledShared(1, 1, 1, (1, 0)), "rows of a multiple of 16 bytes"),
-    ((96, 128), bf16, nvmma(), "do not lie one after another"),
+    ((96, 128), bf16, nvmma(), "do not lie as TMA writes them"),
 ])
 def test_copies_that_tma_does_not_do(shape: tuple[int, ...], element: Scalar, layout: Layout,
                                      message: str) -> None:
@@ -112,9 +114,53 @@ def test_copies_that_tma_does_not_do(shape: tuple[int, ...], element: Scalar, la
         tma_boxes(TensorMap(shape, element, layout))
 
 
+def lies_as_written(t: TensorMap, parts: int) -> bool:
+    """Whether every element of a buffer lies where TMA writes it, box by box."""
+    size, width, rows = t.element.bytes, t.shape[-1], t.shape[0]
+    layout = t.layout
+    swizzle = layout.swizzle_bytes if isinstance(layout, NvmmaShared) else 0
+    box = layout.panel if isinstance(layout, NvmmaShared) else width
+    tile = shared_tile((rows * parts, width), layout)
+    for top, left in product(range(0, rows * parts, rows), range(0, width, box)):
+        base = tile.offset((top, left)) * size
+        if base % 128:
+            return False
+        for r, c in product(range(rows), range(box)):
+            at = base + (r * box + c) * size
+            if swizzle > 16:
+                at ^= (at >> 7) % (swizzle // 16) << 4
+            if tile.offset((top + r, left + c)) * size != at:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("swizzle", [None, 0, 32, 64, 128])
+@pytest.mark.parametrize("element", [bf16, f8e4m3, f32], ids=str)
+def test_boxes_lie_as_tma_writes_them(element: Scalar, swizzle: int | None) -> None:
+    seen = set()
+    for rows, width, parts in product((1, 2, 6, 8, 12, 17, 24), (1, 2, 3, 5, 9, 17),
+                                      (1, 2, 3)):
+        layout = SwizzledShared(1, 1, 1, (1, 0)) if swizzle is None else \
+            NvmmaShared(swizzle, False, element.bits)
+        shape = rows, width * max(16, swizzle or 0) // element.bytes
+        if shape[1] > 256:
+            continue
+        t = TensorMap(shape, element, layout)
+        try:
+            tma_boxes(t, parts)
+            fits = True
+        except ValueError as e:
+            assert "as TMA writes them" in str(e)
+            fits = False
+        assert fits == lies_as_written(t, parts), (shape, parts)
+        seen.add(fits)
+    assert seen == {True, False}
+
+
 @pytest.mark.parametrize(("t", "want"), [
     (MemDesc((128, 64), bf16, nvmma()), 1024), (MemDesc((4, 128, 64), bf16, nvmma(64)), 512),
     (MemDesc((64, 16), bf16, nvmma(32)), 256), (MemDesc((64, 8), bf16, nvmma(0)), 128),
+    (MemDesc((2, 16), i8, SwizzledShared(1, 1, 1, (0,))), 128),
     (MemDesc((4, 1), i64, SwizzledShared(1, 1, 1, (0,))), 16)])
 def test_alignment(t: MemDesc, want: int) -> None:
     assert async_alignment(t) == want

@@ -20,7 +20,7 @@ from tilec.ir.printer import print_module
 from tilec.ir.remarks import recording
 from tilec.ir.verifier import verify
 from tilec.passes.rewrite_descriptors import RewriteDescriptors
-from tilec.runtime.maps import MapMaker
+from tilec.runtime.maps import makers
 from tilec.runtime.text import TextKernel
 from tilec.target import Target
 
@@ -240,22 +240,61 @@ def test_one_buffer_as_two_arguments_where_tma_keeps_no_order(name, other, of, r
     made, args, arrays = _again(rng, **{name: other})
     before = {n: a.copy() for n, a in arrays.items()}
     for level in LEVELS:
-        with pytest.raises(tilec.LaunchError, match="are one buffer"):
+        with pytest.raises(tilec.LaunchError, match="overlap"):
             made.run(args, (1,), level)
         for n, a in arrays.items():
             np.testing.assert_array_equal(a, before[n])
-    recipe = next(r for r in made.maps if r.name == of)
-    addresses: list[Any] = [None] * 40
-    addresses[recipe.base] = 4096
-    for index, _ in recipe.apart:
-        addresses[index] = 4096
-    with pytest.raises(tilec.LaunchError, match="are one buffer"):
-        MapMaker(recipe).on_device(addresses, (1, 1, 1))
+    maker = next(m for m in makers(made.maps) if m.name == of)
+    values: list[Any] = [64] * 40  # extents, strides and addresses
+    values[maker.base] = 4096
+    for index, _, _ in maker.others:
+        values[index] = 4096 + 64 * 64 * 2 - 2
+    with pytest.raises(tilec.LaunchError, match="overlap"):
+        maker.on_device(values, (1, 1, 1))
     if name == "y":  # the meaning of it, by the interpreter
         made.run(args, (1,), "tile")
         once = (before["x"].astype(np.float32) @ before["w"].astype(np.float32)).astype(np.float16)
         want = once.astype(np.float32) @ before["w"].astype(np.float32)
         np.testing.assert_array_equal(arrays["y"], want.astype(np.float16))
+
+
+@tilec.jit
+def halve(x, half, y):
+    """y = x @ half, block by block."""
+    for i in tl.range(0, y.shape[0], 64):
+        acc = tl.zeros((64, 64), tl.float32)
+        for k in tl.range(0, x.shape[1], 32):
+            acc = tl.dot(x.load([i, k]), half.load([k, 0]), acc)
+        y.store([i, 0], acc.to(tl.float16))
+
+
+def _halve(x: np.ndarray, y: np.ndarray, level: str) -> None:
+    half = (np.eye(64) / 2).astype(np.float16)
+    args = [tilec.TensorDescriptor(a, a.shape, (a.strides[0] // 2, 1), block)
+            for a, block in ((x, (64, 32)), (half, (32, 64)), (y, (64, 64)))]
+    made = halve.warmup(*args, grid=(1,), num_warps=4, target="sm_90a")
+    assert "gpu.tma_load" in made.asm["gpu"] and "gpu.tma_store" in made.asm["gpu"]
+    made.run(args, (1,), level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_arguments_that_overlap_in_part_are_refused(level, rng) -> None:
+    start = rng.integers(-4, 5, (320, 64)).astype(np.float16)
+    for low, high in ((slice(0, 256), slice(64, 320)), (slice(64, 320), slice(0, 256))):
+        x = start.copy()
+        with pytest.raises(tilec.LaunchError, match=r"`\w` and `\w` overlap"):
+            _halve(x[low], x[high], level)
+        np.testing.assert_array_equal(x, start)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("first", "second"), [(0, 64), (64, 0), (32, 128)])
+def test_columns_of_one_array_do_not_overlap(level, first, second, rng) -> None:
+    packed = rng.integers(-4, 5, (130, 192)).astype(np.float16)
+    want = packed.copy()
+    want[:, second:second + 64] = packed[:, first:first + 64] / 2
+    _halve(packed[:, first:first + 64], packed[:, second:second + 64], level)
+    np.testing.assert_array_equal(packed, want)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -58,6 +58,7 @@ _PTX_ERROR = re.compile(r"line (\d+); (?:error|fatal)\s*: (.*)")
 _TOO_MUCH_SHARED = re.compile(r"too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a-f]+) max\)")
 _TOO_FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\) to compile instruction at line "
                                 r"(\d+).* register target of (\d+)")
+_NO_REGISTERS = re.compile(r"Register allocation failed with register count of '(\d+)'")
 
 
 @functools.cache
@@ -159,11 +160,17 @@ def _link_error(log: str, ptx: str, tool: str) -> IRError | OutOfResources | Int
     if found := _TOO_MUCH_SHARED.search(log):
         return OutOfResources("shared memory", int(found[1], 16), int(found[2], 16))
     lines = ptx.splitlines()
+    error = None
     if found := _TOO_FEW_REGISTERS.search(log):
         limit, line, required = map(int, found.groups())
         error = OutOfResources("registers a thread", required, limit,
                                f"  PTX, line {line}: {lines[line - 1].strip()[:80]}"
                                if 0 < line <= len(lines) else "")
+    elif found := _NO_REGISTERS.search(log):
+        required = int(found[1]) + 1
+        error = OutOfResources("registers a thread", required, int(found[1]),
+                               f"  {required} or more: ptxas does not say how many")
+    if error is not None:
         error.advice = "allow more (`maxnreg`), or use smaller tiles"
         return error
     shown = []

@@ -142,6 +142,9 @@ def _(m: Machine, frame: Frame, op: ops.MbarrierWait) -> None:
     assert m.copies is not None
     bar = _barrier(m, frame, op, op.barrier)
     parity = defined(m, frame, op, op.parity, "the parity of this wait")
+    if (wrong := parity[parity & ~1 != 0]).size:
+        raise m.error(op, f"the parity of this wait is {int(wrong[0])}, expected 0 or 1",
+                      "the n-th phase of an mbarrier has the parity n & 1")
 
     def blocked() -> Array:
         """In which programs the phase has not ended, though all copies have landed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from math import prod
 
 from tilec.ir.fragment import SharedTile, shared_tile
@@ -19,6 +20,7 @@ ATOM_ROWS = 8
 ADDRESS_BITS = 0x3FFFF  # of a shared address; those above name the CTA of a cluster
 MAX_BOX = 256  # elements along one dimension
 TMA_ALIGN = 128
+MIN_COPY = 16  # bytes of the smallest; what is smaller is an mbarrier
 TENSOR_MAP_BYTES = 128
 # The field of a descriptor that names a swizzle, by the bytes of a row.
 _MODES = {0: 0, 128: 1, 64: 2, 32: 3}
@@ -95,8 +97,9 @@ class TmaBoxes:
 
 
 @lru_cache(maxsize=256)
-def tma_boxes(t: TensorMap) -> TmaBoxes:
-    """What one copy of the tile is made of; ValueError where TMA cannot copy it."""
+def tma_boxes(t: TensorMap, parts: int = 1) -> TmaBoxes:
+    """What one copy of the tile is made of, in a buffer that is `parts` tiles high; ValueError
+    where TMA cannot copy it."""
     layout, width = t.layout, t.shape[-1]
     swizzle = 0
     if isinstance(layout, NvmmaShared) and not layout.transposed and \
@@ -109,11 +112,42 @@ def tma_boxes(t: TensorMap) -> TmaBoxes:
     if max(box) > MAX_BOX or width * t.element.bytes % 16 or t.shape[-1] % width:
         raise ValueError(f"TMA copies boxes of up to {MAX_BOX} elements along a dimension, and of "
                          f"rows of a multiple of 16 bytes; this one is {box}")
-    tile = shared_tile(t.tile_shape, layout)
-    if layout.rank == 2 and _step(tile, 0, 1 if swizzle == 0 else ATOM_ROWS, t.shape[-2]) not in (
-            8, width * (1 if swizzle == 0 else ATOM_ROWS)):
-        raise ValueError(f"the rows of a box do not lie one after another in {t}")
+    rows, *rest = t.tile_shape
+    tile = shared_tile((rows * parts, *rest), layout)
+    for origin in product(range(0, rows * parts, rows), range(0, t.shape[-1], width)):
+        if not _box_fits(tile, origin, box[len(t.shape) - layout.rank:], t.element.bytes, swizzle):
+            raise ValueError(f"the elements of a box do not lie as TMA writes them in {t}")
     return TmaBoxes(box, t.shape[-1] // width, swizzle)
+
+
+def _box_fits(tile: SharedTile, origin: tuple[int, int], box: tuple[int, ...], size: int,
+              swizzle: int) -> bool:
+    """Whether a buffer's elements, of `size` bytes, lie where TMA writes those of a box that begins
+    at `origin`, a row and an element of it: one after another, with the bits of the address that
+    say which 16 bytes of a row XORed with those that say which row of 128 bytes.
+
+    Both places are linear in the bits of a coordinate, up to what divides all parts of the buffer.
+    """
+    first = [0] * len(box)
+    first[-1] = origin[1]
+    first[0] += origin[0]
+    base = tile.offset(first) * size
+    if base % TMA_ALIGN:
+        return False
+    samples = []
+    for n, start, low in zip(box, first, tile.pow2, strict=True):
+        low = min(low, start & -start or low)
+        bits = [1 << i for i in range(low.bit_length() - 1)]
+        samples.append([m + b for m in range(0, n, low) for b in (0, *bits) if m + b < n])
+    for coords in product(*samples):
+        place = 0
+        for c, n in zip(coords, box, strict=True):
+            place = place * n + c
+        at = base + place * size
+        at ^= (at >> 7 & max(0, swizzle // 16 - 1)) << 4
+        if tile.offset([a + c for a, c in zip(first, coords, strict=True)]) * size != at:
+            return False
+    return True
 
 
 def async_alignment(t: MemDesc) -> int:
@@ -122,7 +156,7 @@ def async_alignment(t: MemDesc) -> int:
     layout: Layout = t.layout
     if isinstance(layout, NvmmaShared):
         return max(TMA_ALIGN, ATOM_ROWS * layout.swizzle_bytes)
-    return TMA_ALIGN if prod(t.tile_shape) * t.element.bytes >= TMA_ALIGN else 16
+    return TMA_ALIGN if prod(t.tile_shape) * t.element.bytes >= MIN_COPY else 16
 
 
 def buffer_offset(t: MemDesc, coords: tuple[int, int]) -> int:

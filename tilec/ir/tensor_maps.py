@@ -45,7 +45,9 @@ def host_expression(value: Value, func: Func) -> str | None:
         return str(int(op.value))
     if isinstance(op, ops.Cast):
         old, new = scalar_of(op.x.type), scalar_of(op.result.type)
-        keeps = old.is_int and (new.bits > old.bits and new.is_signed or new == old)
+        # The host computes without wrapping: a sum that wrapped before it was widened is not known.
+        keeps = old.is_int and (new.bits > old.bits and new.is_signed or new == old) and (
+            op.x.owner is func.body or isinstance(op.x.op, ops.Constant))
         return host_expression(op.x, func) if keeps else None
     sign = _SIGNS.get(type(op)) if op is not None else None
     if op is None or sign is None:

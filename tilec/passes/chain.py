@@ -41,6 +41,7 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rul
     if not second or more or not all(isinstance(r, ops.Dot) and by_wgmma(r)
                                      for load in loads for r in readers_of(load)):
         return ""
+    _sink(loop, loads)
     late = _users(loop, second)
     first = [dot for dot in dots if dot not in late]
     early = _users(loop, first) - late
@@ -62,6 +63,15 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rul
         load.op_order = COPIES
     loop.num_stages = slots + 1
     return "; first dots begin beside the second ones of the round before"
+
+
+def _sink(loop: ops.For, loads: Iterable[ops.DescriptorLoad]) -> None:
+    """Move loads to where their blocks are first used: a round waits for them in that order, and
+    waits keep their places among reads. Nothing in the loop writes."""
+    place = {op: i for i, op in enumerate(loop.body)}
+    for load in loads:
+        users = [place[op] for op in _users(loop, [load]) if op is not load]
+        load.move_before(list(place)[min(users)])
 
 
 def _obstacle(loop: ops.For, reads: Sequence[ops.Load], early: set[Op], late: set[Op],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from math import gcd
 from typing import Any
 
 from tilec.errors import LaunchError, TilecError
@@ -51,92 +52,111 @@ class MapMaker:
 
     def __init__(self, recipe: MapRecipe) -> None:
         self.type, self.name, self.base = recipe.type, recipe.name, recipe.base
-        self.apart, self.stored = recipe.apart, recipe.stored
+        self.stored = recipe.stored
         self.extents, self.strides = _numbers(recipe.extents), _numbers(recipe.strides)
         self.boxes = _Boxes(recipe) if recipe.places else None
-        self.others: list[MapMaker] = []  # whose memory must not overlap this one's
+        # Parameters whose memory must not overlap this one's: number, name, and their maps.
+        self.others: list[tuple[int, str, list[MapMaker]]] = [(*o, []) for o in recipe.apart]
         texts = " ".join((*recipe.extents, *recipe.strides, *recipe.places))
-        self.reads = sorted({self.base, *map(int, re.findall(r"\$(\d+)", texts))})
+        self.reads = {self.base, *map(int, re.findall(r"\$(\d+)", texts))}
         self._known = lru_cache(maxsize=256)(self._encoded)
 
     def on_device(self, values: Sequence[Any], grid: Grid) -> bytes:
         """The 128 bytes, where the value of the pointer is an address. LaunchError for a tensor
         that TMA cannot serve, NoMap where pointers do."""
-        if self.boxes is None:
-            if self.apart or self.stored:
-                self._check(values)
-            return encode(values[self.base], self.extents(values), self.strides(values), self.type,
-                          self.name)
-        return self._known(tuple([values[i] for i in self.reads]), grid)
+        return self._known(tuple([values[i] for i in self.all_reads]), grid)
+
+    @cached_property
+    def all_reads(self) -> list[int]:
+        """Numbers of the parameters that the map, or whether it may be made, depends on."""
+        found = set(self.reads)
+        for index, _, others in self.others:
+            found |= {index}.union(*(other.reads for other in others))
+        return sorted(found)
 
     def _encoded(self, read: tuple[Any, ...], grid: Grid) -> bytes:
-        values = dict(zip(self.reads, read, strict=True))
-        extents, strides = self._tensor(values, grid)
+        values = dict(zip(self.all_reads, read, strict=True))
+        extents, strides = self._checked(values, grid)
         try:
             return encode(values[self.base], extents, strides, self.type, self.name)
         except TilecError as e:
-            raise NoMap(e.message, e.loc, e.advice) from None
+            raise self._refusal(e) from None
 
     def on_host(self, values: Sequence[Any], grid: Grid) -> Any:
         """The tensor as a view of the argument, an array in host memory."""
-        if self.boxes is None:
-            self._check(values)
-        return on_host(self._descriptor(values, grid))
+        return on_host(TensorDescriptor(values[self.base], *self._checked(values, grid)))
 
     def in_simulator(self, values: Sequence[Any], grid: Grid) -> Any:
         """The simulator's record of it."""
-        if self.boxes is None:
-            self._check(values)
+        described = TensorDescriptor(values[self.base], *self._checked(values, grid))
         try:
-            return in_simulator(self._descriptor(values, grid), self.type, self.name)
+            return in_simulator(described, self.type, self.name)
         except LaunchError as e:
-            raise (e if self.boxes is None else NoMap(e.message, e.loc, e.advice)) from None
+            raise self._refusal(e) from None
 
-    def _check(self, values: Sequence[Any]) -> None:
+    def _refusal(self, e: TilecError) -> TilecError:
+        """The error for a tensor that has no map: where these are an author's boxes, one upon which
+        the kernel that leaves pointers alone is taken."""
+        return e if self.boxes is None else NoMap(e.message, e.loc, e.advice)
+
+    def _checked(self, values: Values, grid: Grid) -> Tensor:
+        """Extents and strides. LaunchError where TMA must not be used for the arguments."""
         row = self.extents(values)[-1] * self.type.element.bytes if self.stored else 0
         if row % STRIDE_BYTES:
             raise LaunchError(
                 f"`{self.name}` has rows of {row} bytes, and the kernel stores blocks of it by TMA",
                 None, f"TMA stores whole chunks of {STRIDE_BYTES} bytes: make the rows multiples")
-        for index, name in self.apart:
-            if _address(values[index]) == _address(values[self.base]):
-                raise LaunchError(
-                    f"`{self.name}` and `{name}` are one buffer", None,
+        tensor = self.tensor(values, grid)
+        for index, name, others in self.others:
+            if self._meets(tensor, values, grid, index, others):
+                raise self._refusal(LaunchError(
+                    f"`{self.name}` and `{name}` overlap", None,
                     "TMA moves blocks of one of them, in no order with what the kernel does to the "
-                    "other: pass two buffers, or make them one argument, which TMA leaves alone")
+                    "other: pass two buffers, or make them one argument, which TMA leaves alone"))
+        return tensor
 
-    def _descriptor(self, values: Sequence[Any], grid: Grid) -> TensorDescriptor:
-        return TensorDescriptor(values[self.base], *self._tensor(values, grid))
+    def tensor(self, values: Values, grid: Grid) -> Tensor:
+        """Extents and strides, without a check."""
+        if self.boxes is not None:
+            return self.boxes.tensor(values, grid)
+        return self.extents(values), self.strides(values)
 
-    def _tensor(self, values: Values, grid: Grid) -> Tensor:
-        """Extents and strides."""
-        if self.boxes is None:
-            return self.extents(values), self.strides(values)
-        if self.others:
-            low, high = self.span(values, grid)
-            for other in self.others:
-                first, end = other.span(values, grid)
-                if first < high and low < end:
-                    raise NoMap(f"blocks of `{self.name}` and `{other.name}` overlap")
-        return self.boxes.tensor(values, grid)
+    def _meets(self, tensor: Tensor, values: Values, grid: Grid, index: int,
+               others: Sequence[MapMaker]) -> bool:
+        """Whether the tensor has memory in common with what the kernel accesses through another
+        argument. Of one that has no map only its first address is known."""
+        size, start, there = self.type.element.bytes, _address(values[self.base]), \
+            _address(values[index])
+        if not others:
+            return start <= there < start + _span(tensor, size)
+        return any(_overlap(start, tensor, size, there, other.tensor(values, grid),
+                            other.type.element.bytes) for other in others)
 
-    def span(self, values: Values, grid: Grid) -> tuple[int, int]:
-        """The first address of an author's boxes, and the one past their last."""
-        assert self.boxes is not None
-        extents, strides = self.boxes.tensor(values, grid)
-        last = sum((n - 1) * stride for n, stride in zip(extents, strides, strict=True))
-        start = _address(values[self.base])
-        return start, start + (last + 1) * self.type.element.bytes
+
+def _span(tensor: Tensor, size: int) -> int:
+    """Bytes from the first element to the end of the last one."""
+    return (sum((n - 1) * stride for n, stride in zip(*tensor, strict=True)) + 1) * size
+
+
+def _overlap(start: int, tensor: Tensor, size: int, there: int, other: Tensor, other_size: int
+             ) -> bool:
+    """Whether two tensors may share a byte: their spans do, and they are not columns of one array
+    side by side, as the parts of a packed projection are."""
+    if there + _span(other, other_size) <= start or start + _span(tensor, size) <= there:
+        return False
+    pitch = gcd(*(s * size for s in tensor[1][:-1]), *(s * other_size for s in other[1][:-1]))
+    if not pitch or tensor[1][-1] != 1 or other[1][-1] != 1:
+        return True
+    apart = (there - start) % pitch
+    return apart < tensor[0][-1] * size or apart + other[0][-1] * other_size > pitch
 
 
 def makers(recipes: Sequence[MapRecipe]) -> list[MapMaker]:
     """Those of a kernel's tensor maps, in their order."""
     made = [MapMaker(recipe) for recipe in recipes]
     for maker in made:
-        apart = {index for index, _ in maker.apart}
-        maker.others = [m for m in made if m.boxes is not None and m.base in apart]
-    for maker in made:
-        maker.reads = sorted({i for m in (maker, *maker.others) for i in m.reads})
+        for index, _, others in maker.others:
+            others += [m for m in made if m.base == index]
     return made
 
 

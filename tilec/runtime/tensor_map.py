@@ -91,8 +91,8 @@ def _check(address: int, shape: Sequence[int], strides: Sequence[int], t: Tensor
     wrong = ""
     if len(shape) != len(t.shape) or len(strides) != len(shape):
         wrong = f"has the shape {tuple(shape)}, expected {len(t.shape)} dimensions"
-    elif not all(1 <= n <= 1 << 32 for n in shape):
-        wrong = f"has the shape {tuple(shape)}, expected extents from 1 to 2**32"
+    elif not all(1 <= n < 1 << 31 for n in shape):  # a kernel has them in 32 bits
+        wrong = f"has the shape {tuple(shape)}, expected extents from 1 to 2**31 - 1"
     elif strides[-1] != t.element.bytes:
         wrong = f"has neighbours along the last dimension {strides[-1]} bytes apart, expected " \
             f"{t.element.bytes}"

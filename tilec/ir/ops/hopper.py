@@ -12,7 +12,7 @@ from operator import add
 
 from tilec.ir.accumulators import WGMMA_ROWS, accumulator_layout
 from tilec.ir.core import Block, Op, Value, attr, operand, operands, region
-from tilec.ir.descriptors import async_alignment, matrix_descriptor
+from tilec.ir.descriptors import async_alignment, matrix_descriptor, tma_boxes
 from tilec.ir.fragment import fragment, shared_tile
 from tilec.ir.layout_base import SharedLayout
 from tilec.ir.layouts import DotOperand, Layout, Mma, same_layout
@@ -203,8 +203,12 @@ class TmaOp(AsyncAccess):
             raise self.fail(f"buffer is {have}, expected {want}")
         size = shared_tile(have.shape, have.layout).num_elements * have.element.bytes
         if isinstance(buffer.op, MemdescIndex) and size % async_alignment(have):
-            raise self.fail(f"buffer is one of an array and has {size} bytes, but its swizzle "
-                            f"repeats at every {async_alignment(have)}")
+            raise self.fail(f"buffer is one of an array and has {size} bytes, expected a multiple "
+                            f"of {async_alignment(have)}")
+        try:
+            tma_boxes(t, parts)
+        except ValueError as e:
+            raise self.fail(str(e)) from None
         types = [v.type for v in coordinates]
         if types != [i32] * len(t.shape):
             raise self.fail(f"coordinates are ({', '.join(map(str, types))}), expected "

@@ -7,9 +7,10 @@ from typing import Any
 
 from tilec.ir import ops
 from tilec.ir.core import Value
-from tilec.ir.layouts import Layout, SharedLayout, plain_rows
+from tilec.ir.descriptors import tma_boxes
+from tilec.ir.layouts import Layout, NvmmaShared, SharedLayout, plain_rows
 from tilec.ir.tensor_maps import block_layout
-from tilec.ir.types import MemDesc, Scalar, Tensor
+from tilec.ir.types import MemDesc, Scalar, Tensor, TensorMap
 from tilec.language import dtypes as dt
 from tilec.language.block_pointers import constant_of, scalars
 from tilec.language.casting import as_dtype, common_shape
@@ -140,7 +141,8 @@ def alloc_shared(shape: Any, dtype: Any, layout: Any = None, stages: Any = None)
     """A buffer of this shape, or an array of `stages` of them, not initialised.
 
     layout: tlg.Swizzled, NvmmaShared or SharedLinear; by default, for two dimensions, the widest
-    swizzle that TMA and wgmma have for such rows, else plain rows.
+    swizzle that TMA and wgmma have for such rows, or panels of 16 bytes where TMA can fill no
+    other; else plain rows.
     """
     extents = check_shape(shape, "tlg.alloc_shared")
     element = as_dtype(dtype, "the dtype of tlg.alloc_shared").ir
@@ -149,7 +151,7 @@ def alloc_shared(shape: Any, dtype: Any, layout: Any = None, stages: Any = None)
                     "numbers, in one dimension or more")
     layout = const_value(layout, "the layout of tlg.alloc_shared")
     if layout is None:
-        layout = block_layout(extents, element) or plain_rows(len(extents))
+        layout = _default_layout(extents, element)
     if not isinstance(layout, SharedLayout):
         raise error(f"tlg.alloc_shared: the layout is {describe(layout)}, expected one of shared "
                     "memory", "tlg.Swizzled, NvmmaShared and SharedLinear make them")
@@ -161,6 +163,20 @@ def alloc_shared(shape: Any, dtype: Any, layout: Any = None, stages: Any = None)
         raise error(f"tlg.alloc_shared: stages is {count[0]}, expected 1 or more")
     op = ops.AllocShared(types=[MemDesc((*count, *extents), element, layout)])
     return shared_buffer(current().builder.emit(op))
+
+
+def _default_layout(extents: tuple[int, ...], element: Scalar) -> SharedLayout:
+    plain = plain_rows(len(extents))
+    if len(extents) != 2:
+        return plain
+    for layout in (block_layout(extents, element), plain, NvmmaShared(0, False, element.bits)):
+        try:
+            if layout is not None:
+                tma_boxes(TensorMap(extents, element, layout))
+                return layout
+        except ValueError:
+            continue
+    return plain
 
 
 # -- asynchronous copies --------------------------------------------------------------------------
