@@ -259,6 +259,32 @@ def test_one_buffer_as_two_arguments_where_tma_keeps_no_order(name, other, of, r
 
 
 @tilec.jit
+def wide(x_ptr, w, y, m, n):
+    """The tensor has m * n rows, as many as 32 bits hold of them."""
+    x = tl.make_tensor_descriptor(x_ptr, [m * n, 64], [64, 1], [64, 32])
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in tl.range(0, w.shape[0], 32):
+        acc = tl.dot(x.load([64, k]), w.load([k, 0]), acc)
+    y.store([0, 0], acc)
+
+
+def test_extents_that_wrap_are_refused(rng) -> None:
+    x, w = (rng.integers(-2, 3, (rows, 64)).astype(np.float16) for rows in (100, 64))
+    y, want = np.empty((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    want[:36] = x[64:].astype(np.float32) @ w.astype(np.float32)
+    blocks = [tilec.TensorDescriptor.from_tensor(a, b) for a, b in ((w, (32, 64)), (y, (64, 64)))]
+    made = wide.warmup(x, *blocks, 50, 2, grid=(1,), num_warps=4, target="sm_90a")
+    assert "gpu.tma_load" in made.asm["gpu"]
+    for level in LEVELS:
+        y[...] = np.nan
+        made.run([x, *blocks, 50, 2], (1,), level)
+        np.testing.assert_array_equal(y, want)
+        for m, n in ((1 << 16, 1 << 15), ((1 << 16) + 1, 1 << 16)):
+            with pytest.raises(tilec.LaunchError, match="which 32 bits do not hold"):
+                made.run([x, *blocks, m, n], (1,), level)
+
+
+@tilec.jit
 def halve(x, half, y):
     """y = x @ half, block by block."""
     for i in tl.range(0, y.shape[0], 64):

@@ -107,6 +107,10 @@ class MapMaker:
                 f"`{self.name}` has rows of {row} bytes, and the kernel stores blocks of it by TMA",
                 None, f"TMA stores whole chunks of {STRIDE_BYTES} bytes: make the rows multiples")
         tensor = self.tensor(values, grid)
+        if max(tensor[0]) >= 1 << 31:
+            raise self._refusal(LaunchError(
+                f"`{self.name}` has the extents {tensor[0]}, which 32 bits do not hold", None,
+                "a kernel computes extents in 32 bits: pass smaller ones"))
         for index, name, others in self.others:
             if self._meets(tensor, values, grid, index, others):
                 raise self._refusal(LaunchError(
