@@ -187,7 +187,7 @@ tlg.cluster_barrier()
 bar = tlg.mbarrier()
 tlg.cluster_barrier()
 bar.arrive(rank=1 - tlg.cluster_rank())
-""", "ends, and with it its shared memory|which has ended", None),
+""", "ends, and with it its shared memory|which has ended", "which has ended|its CTA ends"),
 }
 
 

@@ -60,6 +60,13 @@ class Checks:
             self.shared.end(np.flatnonzero(machine.cta == rank), low,
                             low + memory.stride // self.shared.granule)
 
+    def arrive(self, lane: int, offset: int, at: int) -> None:
+        """A thread arrives at an mbarrier, whose CTA has to be there. mbarriers order arrivals
+        among themselves."""
+        if self.decoder.shared.ranks > 1:
+            self.shared.log.append(spread(self.order, self.shared.granule, np.array([lane]),
+                                          np.array([offset]), 1, at, atomic=True))
+
     def watch(self, instr: Instr, data: Written | None = None) -> Watch | None:
         """What looks at each access of an instruction before it happens.
 

@@ -123,7 +123,7 @@ class Shadow:
         if reads is not None:
             inside = (reads.granule >= low) & (reads.granule < high)
             self._check_end(threads, reads.agent[inside], reads.clock[inside], reads.at[inside],
-                            "reads")
+                            "uses")
         self._check_end(threads, self.writer[low:high], self.written[low:high],
                         self.write_at[low:high], "writes")
 

@@ -169,7 +169,10 @@ def _default_layout(extents: tuple[int, ...], element: Scalar) -> SharedLayout:
     plain = plain_rows(len(extents))
     if len(extents) != 2:
         return plain
-    for layout in (block_layout(extents, element), plain, NvmmaShared(0, False, element.bits)):
+    found: list[SharedLayout | None] = [block_layout(extents, element), plain]
+    if element.bits >= 8:
+        found.append(NvmmaShared(0, False, element.bits))
+    for layout in found:
         try:
             if layout is not None:
                 tma_boxes(TensorMap(extents, element, layout))

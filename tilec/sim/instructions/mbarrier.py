@@ -95,7 +95,7 @@ def _arrive(decoder: Decoder, instr: Instr) -> Code:
     complete, releases = "noComplete" not in instr.mods, "relaxed" not in instr.mods
     if not rest and (expects or not complete):
         raise Unsupported("this arrival without a count")
-    table = decoder.mbarriers
+    table, pc = decoder.mbarriers, decoder.pc
 
     def code(mask: Mask) -> None:
         for lane, at in each(places, mask):
@@ -103,6 +103,8 @@ def _arrive(decoder: Decoder, instr: Instr) -> Code:
             before = barrier.state()
             if expects:
                 barrier.transact(int(number[lane]), lane)
+            if decoder.checks is not None:
+                decoder.checks.arrive(lane, at, pc)
             order, after = decoder.machine.order, None
             if order is not None and (releases or len(order.relaxed(np.array([lane])))):
                 after = order.release(np.array([lane]), barrier.row)
