@@ -62,8 +62,9 @@ def memory_bound(result: Result) -> str:
 
 def long_rows(result: Result) -> str:
     """The same for example 13."""
-    return _traffic(result, "**Long rows** (example 13): the same, over a copy of the same bytes. "
-                    "The loss alone only reads: there the copy is a kernel that only reads, too.")
+    return _traffic(result, "**Long rows** (example 13): the same, over a copy of the same bytes; "
+                    "32 rows are shared by clusters. The loss alone only reads: there the copy is "
+                    "a kernel that only reads, too.")
 
 
 def _traffic(result: Result, what: str) -> str:
