@@ -3,6 +3,7 @@ random extents, dtypes, tiles, stages and numbers of programs."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +14,8 @@ import tilec
 import tilec.language as tl
 from tests.gpu.test_hopper import in_process
 from tests.gpu.test_levels import OnDevice
+from tests.language.test_explicit_shapes import RANKS, block_moved, moved
+from tilec import TensorDescriptor
 from tilec.runtime import device
 
 pytestmark = pytest.mark.gpu
@@ -105,6 +108,23 @@ def chain(count: int) -> None:
         now, then, places = then, now, places[order]
     device.synchronize()
     np.testing.assert_array_equal(there[count % 2].get(), x[:, places])
+
+
+def ranks(first: int) -> None:
+    """Blocks of one to five dimensions, moved by the explicit level."""
+    for block, shape, source, target in RANKS:
+        rng = np.random.default_rng(first)
+        x, y = (rng.integers(1, 99, shape).astype(np.float16) for _ in range(2))
+        there = [OnDevice(a) for a in (x, y)]
+        args = [TensorDescriptor(a, shape, [math.prod(shape[i + 1:]) for i in range(len(shape))],
+                                 block) for a in there]
+        moved[(1,)](*args, SHAPE=block, FROM=source, TO=target, num_warps=4)
+        device.synchronize()
+        np.testing.assert_array_equal(there[1].get(), block_moved(x, y, block, source, target))
+
+
+def test_blocks_of_any_rank() -> None:
+    in_process(ranks, 1)
 
 
 def test_launches_that_overlap() -> None:

@@ -66,6 +66,58 @@ def test_swizzles_that_such_rows_do_not_have(shape, swizzle) -> None:
 
 
 @tilec.jit
+def moved(x, y, SHAPE: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr):
+    """A block of any rank, through a buffer of as many dimensions."""
+    buffer = tlg.alloc_shared(SHAPE, x.dtype)
+    bar = tlg.mbarrier()
+    tlg.barrier()
+    if tlg.elect():
+        bar.expect(buffer.nbytes)
+        tlg.tma.load(x, FROM, buffer, bar)
+    bar.wait(0)
+    tlg.tma.store(y, TO, buffer)
+    tlg.tma.store_commit()
+    tlg.tma.store_wait()
+
+
+# (block, tensor, where the block is read, and where it is written)
+RANKS = [((64,), (96,), (40,), (16,)), ((4, 64), (5, 72), (3, 16), (2, 8)),
+         ((2, 4, 64), (3, 5, 64), (-1, 2, 0), (2, 0, 32)),
+         ((3, 2, 4, 16), (4, 3, 9, 32), (1, -1, 6, 16), (0, 2, 1, 8)),
+         ((3, 1, 2, 2, 16), (4, 2, 3, 5, 24), (2, 1, 0, 3, 0), (0, 0, 1, 4, 8)),
+         ((1, 2, 16, 64), (2, 2, 24, 64), (1, 0, 8, 0), (0, 0, 4, 0))]
+
+
+def block_moved(x: np.ndarray, y: np.ndarray, block: tuple[int, ...], source: tuple[int, ...],
+                target: tuple[int, ...]) -> np.ndarray:
+    """y after a block of x, zero outside of it, was written there as far as y goes."""
+    want = y.copy()
+    for index in np.ndindex(*block):
+        there = tuple(np.add(index, target))
+        here = tuple(np.add(index, source))
+        if all(0 <= i < n for i, n in zip(there, y.shape, strict=True)):
+            inside = all(0 <= i < n for i, n in zip(here, x.shape, strict=True))
+            want[there] = x[here] if inside else 0
+    return want
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(("block", "shape", "source", "target"), RANKS)
+def test_blocks_of_any_rank(block, shape, source, target, dtype) -> None:
+    rng = np.random.default_rng(len(block))
+    x, start = (rng.integers(1, 99, shape).astype(dtype) for _ in range(2))
+    y = start.copy()
+    args = [tilec.TensorDescriptor.from_tensor(v, block) for v in (x, y)]
+    made = moved.warmup(*args, SHAPE=block, FROM=source, TO=target, grid=(1,),
+                        target="sm_90a", num_warps=4)
+    want = block_moved(x, start, block, source, target)
+    for level in LEVELS:
+        y[...] = start
+        made.run(args, 1, level=level)
+        np.testing.assert_array_equal(y, want, level)
+
+
+@tilec.jit
 def small(x, y):
     a, b = tlg.alloc_shared((16,), tl.int8), tlg.alloc_shared((16,), tl.int8)
     bar = tlg.mbarrier()

@@ -62,11 +62,11 @@ def _block(desc: tensor_descriptor, buffer: Any, what: str) -> tuple[shared_buff
     rank = len(made.shape)
     shape = block[-rank:]
     parts = made.shape[0] // shape[0] if rank == 2 else 1
-    if rank > 2 or len(block) < rank or set(block[:-rank]) - {1} or not parts or \
+    if len(block) < rank or set(block[:-rank]) - {1} or not parts or \
             made.shape != (shape[0] * parts, *shape[1:]):
         raise error(f"{what}: cannot copy blocks of {list(block)} with a {made}",
-                    "buffer and block must have equal extents, one or two but for extents of 1 in "
-                    "front")
+                    "buffer and block must have equal extents but for extents of 1 in front, which the "
+                    "buffer may do without")
     if made.dtype != desc.dtype:
         raise error(f"{what}: found a {made} for a tensor of {desc.dtype}",
                     "copies convert nothing: both must have one dtype")
