@@ -139,18 +139,22 @@ class Options:
         for name in ("num_warps", "num_stages", "maxnreg", "num_ctas"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
-                raise TilecError(f"{name} is {value!r}, expected an integer")
+                raise self._wrong(name, "an integer")
         if not 1 <= self.num_warps <= MAX_WARPS:
-            raise TilecError(f"num_warps is {self.num_warps}, expected 1 to {MAX_WARPS}")
+            raise self._wrong("num_warps", f"1 to {MAX_WARPS}")
         if self.num_ctas not in CLUSTER_SIZES:
-            raise TilecError(f"num_ctas is {self.num_ctas}, expected 1, 2, 4 or 8")
+            raise self._wrong("num_ctas", "1, 2, 4 or 8")
         if not 1 <= self.num_stages <= MAX_STAGES:
-            raise TilecError(f"num_stages is {self.num_stages}, expected 1 to {MAX_STAGES}")
+            raise self._wrong("num_stages", f"1 to {MAX_STAGES}")
         for name in ("launch_pdl", "find_boxes"):
             if not isinstance(getattr(self, name), bool):
-                raise TilecError(f"{name} is {getattr(self, name)!r}, expected True or False")
+                raise self._wrong(name, "True or False")
         if self.maxnreg and not 16 <= self.maxnreg <= 255:
-            raise TilecError(f"maxnreg is {self.maxnreg}, expected 16 to 255, or 0 for no limit")
+            raise self._wrong("maxnreg", "16 to 255, or 0 for no limit")
+
+    def _wrong(self, name: str, expected: str) -> TilecError:
+        return TilecError(f"{name} is {getattr(self, name)!r}, expected {expected}", None,
+                          f"leave it out for the default, {getattr(Options, name)!r}")
 
 
 class Stage(NamedTuple):

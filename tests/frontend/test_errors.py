@@ -58,6 +58,35 @@ CASES = {
     "carried shape": ("acc = 0.0\nfor i in range(n):\n    acc += tl.load(p + tl.arange(0, B))\n"
                       "tl.store(p, acc)", "acc", r"fp32 scalar before .*fp32\[16\] tile",
                       r"acc = tl.zeros\(\[16\], tl.float32\)"),
+    "carried infinity": ('acc = -float("inf")\nfor i in range(n):\n    acc = tl.maximum(acc, '
+                         "tl.load(p + tl.arange(0, B)))\ntl.store(p, acc)", "acc",
+                         r"fp32 scalar before .*fp32\[16\] tile",
+                         r'`acc = tl.full\(\[16\], float\("-inf"\), tl.float32\)`$'),
+    "carried number": ("acc = 0.1\nfor i in range(n):\n    acc *= tl.load(p + tl.arange(0, B))\n"
+                       "tl.store(p, acc)", "acc", "fp32 scalar before",
+                       r"`acc = tl.full\(\[16\], 0.1, tl.float32\)`$"),
+    "carried scalar": ("acc = tl.load(p)\nfor i in range(n):\n    acc += tl.load(p + "
+                       "tl.arange(0, B))\ntl.store(p, acc)", "acc", "fp32 scalar before",
+                       r"`acc = tl.full\(\[16\], acc, tl.float32\)`$"),
+    "carried row": ("acc = tl.load(p + tl.arange(0, B))\nfor i in range(n):\n    acc = acc[None, :]"
+                    "\ntl.store(p, acc)", "acc", r"fp32\[16\] tile before",
+                    r"`acc = tl.broadcast_to\(acc, \[1, 16\]\)`$"),
+    "dropped dot": ("x = tl.zeros((B, B), tl.float32)\nfor i in range(n):\n    tl.dot(tl.load("
+                    "p + x.to(tl.int32)), x)", "tl.dot(tl.load(p + x.to(tl.int32)), x)",
+                    "^this has no effect: its result is not used$",
+                    "^give the result a name, store it, or remove the statement$"),
+    "dropped sum": ("n + 1", "n + 1", "no effect", "name"),
+    "dropped hint": ("tl.multiple_of(n, 8)", "tl.multiple_of(n, 8)", "no effect", "name"),
+    "dropped result": ("helper(n)", "helper(n)", "no effect", "name"),
+    "pointer's blocks": ("x = p.block_shape[0]", "p.block_shape",
+                         r"^`p` is a pointer \(pointer<fp32> scalar\), expected a tensor "
+                         "descriptor$", "^pass a tilec.TensorDescriptor, or make one by "
+                         r"tl.make_tensor_descriptor; a pointer is read by tl.load\(p \+ "
+                         r"offsets\), written by tl.store$"),
+    "pointer's shape": ("x = p.shape[0]", "p.shape", "`p` is a pointer .*, expected a tensor desc",
+                        "TensorDescriptor"),
+    "pointer's load": ("x = p.load([n, n])", "p.load", "`p` is a pointer", "tl.load"),
+    "pointer's store": ("p.store([n, n], f)", "p.store", "`p` is a pointer", "tl.store"),
     "carried in while": ("x = n\nwhile x > 0:\n    x = x / 2\n", "x", "int32 scalar before",
                          "tl.int32"),
     "carried None": ("acc = None\nfor i in range(n):\n    acc = f\ntl.store(p, acc)", "acc",
@@ -86,11 +115,24 @@ CASES = {
     "endless recursion": ("x = forever(n)", "forever(x)", "nested 40 deep", "compile time"),
     "tl arguments": ("x = tl.program_id(0, 1, 2, 3)", "tl.program_id(0, 1, 2, 3)",
                      "tl.program_id", "signature"),
-    "tl keyword": ("x = tl.load(p, masc=n)", "tl.load(p, masc=n)", "masc", "signature"),
+    "tl keyword": ("x = tl.load(p, masc=n)", "tl.load(p, masc=n)", "masc",
+                   r"^did you mean `mask`\? the signature is tl.load\(pointer, mask=None"),
     "range arguments": ("for i in range(1, 2, 3, 4, 5, 6, 7, 8, 9, 10):\n    pass",
                         "range(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)", "argument", ""),
     "tl.range keyword": ("for i in tl.range(n, stages=3):\n    pass", "tl.range(n, stages=3)",
-                         "'stages'", "num_stages"),
+                         "'stages'", r"^did you mean `num_stages`\? the signature is "
+                         r"tl.range\(arg1, arg2=None, step=None, num_stages=None"),
+    "range keyword": ("for i in range(n, warp_specialize=True):\n    pass",
+                      "range(n, warp_specialize=True)", "'warp_specialize'",
+                      "^write tl.range, which takes warp_specialize$"),
+    "range unknown keyword": ("for i in range(n, stages=3):\n    pass", "range(n, stages=3)",
+                              "'stages'", r"^in a kernel it is range\(start"),
+    "max keyword": ("x = max(tl.arange(0, B), axis=0)", "max(tl.arange(0, B), axis=0)", "'axis'",
+                    "^write tl.max, which takes axis$"),
+    "no flag": ('for i in tl.range(n, warp_specialize="yes"):\n    pass',
+                'tl.range(n, warp_specialize="yes")',
+                "^warp_specialize of tl.range is 'yes', expected True or False$",
+                "^write warp_specialize=True, or leave it out$"),
     "break": ("for i in range(n):\n    break", "break", "`break` is not", "while"),
     "continue": ("for i in range(n):\n    continue", "continue", "`continue`", "if not"),
     "for else": ("for i in range(n):\n    pass\nelse:\n    x = 1", "x = 1", "`else` of a loop",

@@ -78,6 +78,13 @@ def test_the_kernel_is_well_formed() -> None:
     checked(KERNEL)
 
 
+def test_text_gets_help_with_the_names_of_the_ir():
+    with pytest.raises(IRError) as caught:
+        verify(parse(KERNEL.replace(INIT, "gpu.barrier()")))
+    assert caught.value.advice == "move it out; one thread computes with scalars, deals with " \
+        "mbarriers and begins copies by gpu.tma_load"
+
+
 @pytest.mark.parametrize(("old", "new", "message"), [
     # who acts
     (ELECT, f"    {INIT}\n", "mbarrier_init: must stand in a gpu.elect"),

@@ -294,7 +294,8 @@ REFUSED = {
     "tl.make_tensor_descriptor(x, [1 << 31], [1], [8])": "does not fit int32",
     "tl.make_tensor_descriptor(x, [n], [1], [8], 'nan')": "'nan' for int8",
     "tl.make_tensor_descriptor(x, [n], [1], [8], 'one')": "'one', expected 'zero' or 'nan'",
-    "d.load([n])": "found 1, expected 2 integers",
+    "d.load([n])": "found 1, expected 2 integers in a tuple the descriptor's blocks are [8, 8]: "
+                   "write [i, j], an offset for each dimension",
     "d.load([0.5, 0])": "0.5",
     "d.load([n.to(tl.int64), 0])": "32 bits or fewer",
     "d.load()": "tl.tensor_descriptor.load(self, offsets)",

@@ -49,30 +49,30 @@ def wrong(a, p_ptr, n, HOW: tl.constexpr):
         tl.store(p_ptr, tl.sum(first) + tl.sum(second))  # one of two
     if HOW == "again":
         first = tlg.wgmma(block, block, zero)
-        tlg.wgmma_wait(0, first)
+        _ = tlg.wgmma_wait(0, first)
         tl.store(p_ptr, tl.sum(first))  # again
     if HOW == "twice":
         first = tlg.wgmma(block, block, zero)
-        tlg.wgmma(block, block, first)
-        tlg.wgmma(block, block, first)  # twice
+        _ = tlg.wgmma(block, block, first)
+        _ = tlg.wgmma(block, block, first)  # twice
     if HOW == "each round":
         first = tlg.wgmma(block, block, zero)
         for _ in range(n):
-            tlg.wgmma_wait(0, tlg.wgmma(block, block, first))  # each round
+            _ = tlg.wgmma_wait(0, tlg.wgmma(block, block, first))  # each round
     if HOW == "one of them":
         first, second = tlg.wgmma(block, block, zero), tlg.wgmma(block, block, zero)
-        tlg.wgmma_wait(0, first if n > 3 else second)  # one of them
+        _ = tlg.wgmma_wait(0, first if n > 3 else second)  # one of them
     if HOW == "exchanged":
         first, second = zero, zero
         for _ in range(n):  # exchanged
             first, second = second, tlg.wgmma(block, block, first)
-        tlg.wgmma_wait(0, first, second)
+        first, second = tlg.wgmma_wait(0, first, second)
     if HOW == "new":
         first = zero
         for _ in range(n):  # new
-            tlg.wgmma_wait(0, first)
+            _ = tlg.wgmma_wait(0, first)
             first = tlg.wgmma(block, block, zero)
-        tlg.wgmma_wait(0, first)
+        _ = tlg.wgmma_wait(0, first)
     if HOW == "warps":
         tlg.convert_layout(zero, tlg.Blocked([1, 1], [1, 32], [8, 1], [1, 0]))  # warps
     if HOW == "rank":
@@ -143,21 +143,21 @@ MISTAKES = {
     "shapes": "cannot multiply a fp16[64, 64] buffer by a fp16[64, 64] buffer into a fp32[64, 32]",
     "layout": "no instructions fit 64 x 64 x 64 for 4 warps and b in memdesc<64x64xf16, swizzled_s",
     "rows": "no instructions fit 32 x 64 x 64 for 4 warps",
-    "early": "uses the accumulator `early`, whose product no gpu.wgmma_wait has covered",
-    "later": "uses the accumulator `zero`, whose product no gpu.wgmma_wait has covered",
-    "one of two": "uses the accumulator `second`, whose product no gpu.wgmma_wait has covered",
-    "again": "uses the accumulator `first` again, which belongs to the gpu.wgmma_wait at",
-    "twice": "uses the accumulator `first` again, which belongs to the gpu.wgmma at",
+    "early": "uses the accumulator `early`, whose product no tlg.wgmma_wait has covered",
+    "later": "uses the accumulator `zero`, whose product no tlg.wgmma_wait has covered",
+    "one of two": "uses the accumulator `second`, whose product no tlg.wgmma_wait has covered",
+    "again": "uses the accumulator `first` again, which belongs to the tlg.wgmma_wait at",
+    "twice": "uses the accumulator `first` again, which belongs to the tlg.wgmma at",
     "each round": "takes the accumulator `first` in each round",
-    "one of them": "scf.if: would have to copy the accumulator `second`",
-    "exchanged": "scf.for: would have to copy the accumulator",
-    "new": "scf.for: would have to copy the accumulator `first`",
+    "one of them": "`if`: would have to copy the accumulator `second`",
+    "exchanged": "`for`: would have to copy the accumulator",
+    "new": "`for`: would have to copy the accumulator `first`",
     "warps": "is for 8 warps, the kernel has 4",
     "rank": "has rank 1, the shape",
     "fields": "tlg.Blocked: blocked: threadsPerWarp must hold powers of two, got 33",
     "no shared": "expected one of shared memory",
     "ring": "load: found a fp16[64, 64] buffer array of 2, expected one buffer",
-    "thread": "gpu.shared_load: needs more than one thread",
+    "thread": "buffer.load: needs more than one thread, and stands in a tlg.elect",
     "else": "`else` of tlg.elect() is not supported",
     "value": "tlg.elect() is not a value",
     "assigned": "`x` is assigned by one thread alone",
@@ -173,7 +173,7 @@ MISTAKES = {
     "slice": "[64, 64] at [0, 32] is no part of a fp32[64, 64] tile",
     "swizzle": "has 512 bytes, but its swizzle repeats at every 1024",
     "warp": "the warp of tlg.elect is 4, expected 0 to 3",
-    "init": "gpu.mbarrier_init: stands in a loop, and would set up an mbarrier that is in use",
+    "init": "tlg.mbarrier: stands in a loop, and would set up an mbarrier that is in use",
     "carried": "`held`",
 }
 
@@ -233,7 +233,7 @@ def reduced(p_ptr):
 
 
 def test_a_combine_function_only_computes():
-    with pytest.raises(CompilationError, match="gpu.barrier: stands in the combine") as caught:
+    with pytest.raises(CompilationError, match="tlg.barrier: stands in the combine") as caught:
         reduced.warmup(np.zeros(1, np.float32), grid=(1,), **HOPPER)
     assert "# meeting" in caught.value.loc.caret()
 

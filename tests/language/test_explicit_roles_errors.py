@@ -55,7 +55,7 @@ def tiles(p):
 @tilec.jit
 def multiplies(block):
     acc = tl.zeros((64, 64), tl.float32)
-    tlg.wgmma_wait(0, tlg.wgmma(block, block, acc))  # small
+    acc = tlg.wgmma_wait(0, tlg.wgmma(block, block, acc))  # small
 
 
 @tilec.jit
@@ -151,7 +151,7 @@ def wrong(a, p, n, HOW: tl.constexpr):
     if HOW == "flight":
         acc = tlg.wgmma(block, block, tl.zeros((64, 64), tl.float32))
         tlg.warp_specialize([f, f], num_warps=[4, 4])  # flight
-        tlg.wgmma_wait(0, acc)
+        acc = tlg.wgmma_wait(0, acc)
     if HOW == "right":
         tlg.warp_specialize([f, (leaves, [p, n])], num_warps=[4, 4], regs=[24, 240])
 
@@ -172,8 +172,8 @@ MISTAKES = {
     "arguments": "`scalar` needs a value for `n`",
     "tile": "`n` of `scalar` is a fp32[4, 4] tile, and roles take no tiles from outside",
     "gives": "`gives` returns int32 scalar, and roles return nothing",
-    "copies": "gpu.async_copy: stands in a warp role: TMA copies there",
-    "sets up": "gpu.mbarrier_init: stands in a warp role: mbarriers are set up before the roles",
+    "copies": "tlg.async_copy: stands in a warp role: TMA copies there",
+    "sets up": "tlg.mbarrier: stands in a warp role: mbarriers are set up before the roles",
     "nests": "tlg.warp_specialize: stands in a role of another one",
     "three": "works on a tile, and this role has 3 warps: tiles are for 1, 2, 4, 8, 16 or 32",
     "outside": "works on a tile, and outside of its roles the kernel has 12 warps",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from tilec.errors import CompilationError, InternalError, IRError, TilecError
+import tilec.language as tl
+from tilec.errors import CompilationError, InternalError, IRError, Location, TilecError
 from tilec.frontend import expressions, loops, scope, statements  # noqa: F401  (register handlers)
 from tilec.frontend.calls import Inliner, run
 from tilec.frontend.function import MISSING, Function
@@ -15,11 +18,14 @@ from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Func, Module
 from tilec.ir.flight import check_products
 from tilec.ir.ops.named_barriers import check_named_barriers
+from tilec.ir.spelling import as_authors_say
 from tilec.ir.warps import check_tiles, hold_tiles
 from tilec.language.context import Context, activate
 from tilec.language.descriptors import DescriptorForm, tensor_descriptor
 from tilec.language.values import constexpr, tensor, unwrap
 from tilec.target import Target
+
+_LANGUAGE = Path(tl.__file__).parent
 
 
 def build_module(fn: Function, specs: Mapping[str, Any], constexprs: Mapping[str, Any], *,
@@ -75,10 +81,10 @@ def _run(v: Visitor) -> None:
         _check_warps(func, v.context.num_warps)
         check_named_barriers(func, v.context.num_warps)
     except IRError as e:
-        raise CompilationError(e.message, e.loc or v.builder.loc, e.advice) from e
+        raise CompilationError(as_authors_say(e.message), _shown(e.loc or v.builder.loc),
+                               as_authors_say(e.advice)) from e
     except TilecError as e:
-        if e.loc is None:
-            e.loc = v.builder.loc
+        e.loc = _shown(e.loc or v.builder.loc)
         raise
     except RecursionError:
         raise CompilationError("this is nested too deeply", v.builder.loc,
@@ -88,12 +94,21 @@ def _run(v: Visitor) -> None:
                             "this is a bug in tilec; please report it with this kernel") from e
 
 
+def _shown(loc: Location) -> Location:
+    """A place without the parts of its chain that are in functions of the language itself."""
+    if loc.caller is None:
+        return loc
+    caller = _shown(loc.caller)
+    return caller if Path(loc.file).is_relative_to(_LANGUAGE) else replace(loc, caller=caller)
+
+
 def _check_explicit(func: Func) -> None:
     """IRError where ops of the explicit level are not used as they may be."""
     explicit = [op for op in func.walk() if op.name.startswith("gpu.")]
     for op in explicit:
         if any(isinstance(a, ops.Reduce) for a in op.ancestors()) and not op.pure:
-            raise op.fail("stands in the combine function of a reduction, which only computes")
+            raise op.fail("stands in the combine function of a reduction, which only computes",
+                          "put it before or after the reduction")
         if not isinstance(op, ops.Wgmma):  # of products the next check says more
             op.check()
     if any(isinstance(op, ops.Wgmma) for op in explicit):

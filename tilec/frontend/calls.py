@@ -21,7 +21,7 @@ from tilec.ir import ops
 from tilec.language import control
 from tilec.language import dtypes as dt
 from tilec.language.context import Context
-from tilec.language.values import constexpr, describe, tensor, to_tensor
+from tilec.language.values import check_call, constexpr, describe, tensor, to_tensor
 
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
@@ -71,12 +71,8 @@ def _call(v: Visitor, node: ast.Call, function: Any, args: list[Any],
 def _construct(v: Visitor, node: ast.Call, cls: type, args: list[Any],
                kwargs: dict[str, Any]) -> Any:
     """An object of a class of the language, such as tl.range."""
-    try:
-        return cls(*args, **kwargs)
-    except TypeError as e:
-        plain_signature = str(inspect.signature(cls)).replace(": Any", "")
-        raise v.error(node, f"tl.{cls.__name__}: {e}",
-                      f"the signature is tl.{cls.__name__}{plain_signature}") from None
+    check_call(ast.unparse(node.func), cls, args, kwargs)
+    return cls(*args, **kwargs)
 
 
 def _static_call(v: Visitor, node: ast.Call, function: Any, args: list[Any],
@@ -206,10 +202,13 @@ def _python(function: Any) -> Callable[[Handler], Handler]:
             try:
                 signature.bind(v, node, *args, **kwargs)
             except TypeError as e:
+                name = function.__name__
                 shown = ", ".join(str(p.replace(annotation=p.empty))
                                   for p in list(signature.parameters.values())[2:])
-                raise v.error(node, f"`{function.__name__}`: {e}",
-                              f"in a kernel it is {function.__name__}({shown})") from None
+                advice, own = f"in a kernel it is {name}({shown})", getattr(tl, name, None)
+                if kwargs and callable(own) and {*kwargs} <= {*inspect.signature(own).parameters}:
+                    advice = f"write tl.{name}, which takes {', '.join(kwargs)}"
+                raise v.error(node, f"`{name}`: {e}", advice) from None
             return handler(v, node, *args, **kwargs)
 
         _PYTHON[function] = checked

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilec.errors import TilecError
 from tilec.frontend.merge import RUN_TIME, plain
+from tilec.frontend.scope import refuse_pointer
 from tilec.frontend.visitor import Visitor, handles
 from tilec.language import control
 from tilec.language.literals import convert
@@ -275,6 +276,8 @@ def visit_subscript(v: Visitor, node: ast.Subscript) -> Any:
                       "indexed at compile time",
                       "use a constexpr index, or tl.static_range for the loop around")
     known = plain(index)
+    if base == () and isinstance(node.value, ast.Attribute) and not isinstance(known, slice):
+        refuse_pointer(v, node.value, v.visit(node.value.value))  # `p.shape[0]`
     if not hasattr(type(base), "__getitem__"):
         raise v.error(node, f"{describe(base)} cannot be indexed",
                       "launch with f[grid](...) from Python only; in a kernel call f(...)"

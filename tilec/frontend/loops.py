@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from tilec.errors import CompilationError
@@ -90,10 +91,24 @@ class _Carried:
         if not isinstance(now, tensor) or not isinstance(before, tensor):
             return f"give `{name}` one form before the loop and at the end of its body"
         if now.shape != before.shape:
-            shape = list(now.shape)
-            return f"start with the shape it gets: `{name} = tl.zeros({shape}, tl.{_dtype(now)})`"
+            return f"start with the shape it gets: `{name} = {_start(name, before, now)}`"
         return f"convert it in the loop, `.to(tl.{_dtype(before)})`, or start with " \
             f"`.to(tl.{_dtype(now)})`"
+
+
+def _start(name: str, before: tensor, now: tensor) -> str:
+    """How to write the value `before` of a name with the shape and dtype of `now`."""
+    made, form = before.handle.op, f"{list(now.shape)}, "
+    value: Any = before.literal
+    if value is None:
+        value = made.value if isinstance(made, ops.Constant) else name
+    if value == 0:
+        return f"tl.zeros({form}tl.{_dtype(now)})"
+    if before.shape and value is name:
+        return f"tl.broadcast_to({name}, {list(now.shape)})"
+    if isinstance(value, float) and not isfinite(value):
+        value = f'float("{value}")'
+    return f"tl.full({form}{value}, tl.{_dtype(now)})"
 
 
 def _dtype(x: tensor) -> str:

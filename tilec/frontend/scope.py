@@ -12,6 +12,7 @@ from tilec.errors import CompilationError, did_you_mean
 from tilec.frontend.function import Function, is_constexpr, names_constexpr
 from tilec.frontend.visitor import Visitor, handles
 from tilec.language import dtypes as dt
+from tilec.language.descriptors import MAKE_DESCRIPTOR, tensor_descriptor
 from tilec.language.values import tensor
 
 _NUMBERS = (bool, int, float, str, tuple, list)
@@ -117,10 +118,21 @@ def visit_attribute(v: Visitor, node: ast.Attribute) -> Any:
     try:
         value = getattr(base, name)
     except AttributeError:
+        if hasattr(tensor_descriptor, name):
+            refuse_pointer(v, node, base)
         what = str(base) if isinstance(base, (tensor, dt.dtype)) else type(base).__name__
         raise v.error(node, f"{what} has no attribute `{name}`",
                       _advise(ast.unparse(node.value), name, base)) from None
     return value.value if is_constexpr(value) else value
+
+
+def refuse_pointer(v: Visitor, node: ast.Attribute, base: Any) -> None:
+    """Raise if what has an attribute of a descriptor read is a pointer."""
+    if isinstance(base, tensor) and base.dtype.is_ptr():
+        name = ast.unparse(node.value)
+        raise v.error(node, f"`{name}` is a pointer ({base}), expected a tensor descriptor",
+                      f"{MAKE_DESCRIPTOR}; a pointer is read by tl.load({name} + offsets), written "
+                      "by tl.store")
 
 
 _NOT_YET = frozenset((  # Triton's names, of which the nearest spelling is no substitute

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any
 
 import tilec.language as tl
@@ -12,6 +13,8 @@ from tilec.frontend.function import names_constexpr
 from tilec.frontend.loops import assign
 from tilec.frontend.merge import RUN_TIME, plain
 from tilec.frontend.visitor import RESULT, RETURNED, Visitor, handles
+from tilec.ir import ops
+from tilec.ir.core import Op, Value
 from tilec.language.casting import cast
 from tilec.language.dtypes import dtype
 from tilec.language.values import is_number, tensor
@@ -62,8 +65,43 @@ def visit_ann_assign(v: Visitor, node: ast.AnnAssign) -> None:
 @handles(ast.Expr)
 def visit_expr(v: Visitor, node: ast.Expr) -> None:
     """An expression for its effect; docstrings have none."""
-    if not isinstance(node.value, ast.Constant):
-        v.visit(node.value)
+    if isinstance(node.value, ast.Constant):
+        return
+    last = v.context.last
+    value = v.visit(node.value)
+    _refuse_dropped(v, node.value, value, v.context.made_since(last))
+
+
+def _refuse_dropped(v: Visitor, node: ast.expr, value: Any, made: list[Op]) -> None:
+    """Raise if a statement's value is that of a product, or of ops that only compute. A value that
+    was there before, as a name is, says nothing."""
+    producers = [x.op for x in _tensors(value) if x.op in made]
+    for op in producers:
+        if isinstance(op, (ops.Wgmma, ops.WgmmaWait)):
+            accs = op.values if isinstance(op, ops.WgmmaWait) else (op.c,)
+            name = ", ".join(map(_accumulator, accs))
+            function = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+            raise v.error(node, "the result of this product is dropped",
+                          f"write `{name} = {function}(...)`")
+    if producers and all(op is not None and op.pure for op in producers) and \
+            not any(op.effects - {"read", "read_shared"} for op in made):
+        raise v.error(node, "this has no effect: its result is not used",
+                      "give the result a name, store it, or remove the statement")
+
+
+def _tensors(value: Any) -> Iterator[Value]:
+    if isinstance(value, tensor):
+        yield value.handle
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _accumulator(x: Value) -> str:
+    """The author's name of what a product is added to."""
+    while not x.name and isinstance(x.op, ops.Wgmma):
+        x = x.op.c
+    return x.name or "acc"
 
 
 @handles(ast.Pass)

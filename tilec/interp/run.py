@@ -36,6 +36,7 @@ from tilec.ir.clusters import check_clusters
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.ops.hopper import TmaOp
 from tilec.ir.origins import accessed, pointer_roots
+from tilec.ir.spelling import as_authors_say
 from tilec.ir.types import Pointer, Scalar, TensorMap, shape_of
 
 # Elements of the largest tile that a group of programs holds together: its arrays fit in a cache.
@@ -76,7 +77,12 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
                       module.num_warps, module.num_ctas)
     machine.maps = {p: arrays[p.name or str(i)] for i, p in enumerate(func.args)
                     if isinstance(p.type, TensorMap)}
-    _Launch(machine, arguments).run(order)
+    try:
+        _Launch(machine, arguments).run(order)
+    except InterpreterError as e:
+        if module.level == "tile" and e.loc is not None:  # a kernel's line, not one of text
+            e.message, e.advice = as_authors_say(e.message), as_authors_say(e.advice)
+        raise
 
 
 class _Launch:

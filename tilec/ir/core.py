@@ -229,9 +229,10 @@ class Op:
     def check(self) -> None:
         """More that must hold of a finished op; raises IRError."""
 
-    def fail(self, message: str) -> IRError:
+    def fail(self, message: str, advice: str = "") -> IRError:
         """An IRError about this op, to be raised."""
-        return IRError(f"{self.name}: {message}", self.loc if self.loc is not UNKNOWN else None)
+        loc = self.loc if self.loc is not UNKNOWN else None
+        return IRError(f"{self.name}: {message}", loc, advice)
 
     def merge_types(self, inferred: Sequence[Type], given: Sequence[Type]) -> Sequence[Type]:
         """`given`, after a check that it refines `inferred` (by layouts left free)."""

@@ -133,6 +133,4 @@ def _arriving(op: ops.ControlFlow, found: dict[Value, int], ends: dict[Value, in
 
 
 def _refusal(op: Op, what: str, value: Value) -> IRError:
-    error = op.fail(what)
-    error.advice = f"wait before: `{value.name} = tlg.wgmma_wait(0, {value.name})`"
-    return error
+    return op.fail(what, f"wait before: `{value.name} = tlg.wgmma_wait(0, {value.name})`")

@@ -39,10 +39,10 @@ class _Verifier:
         self.block(self.func.body, ops.Return)
         check_named_barriers(self.func, self.num_warps)
 
-    def fail(self, op: Op, message: str) -> IRError:
+    def fail(self, op: Op, message: str, advice: str = "") -> IRError:
         shown = print_op(op).splitlines()[0].strip()
         return IRError(f"{message}\n  in @{self.func.name}: {shown}",
-                       op.loc if op.loc is not UNKNOWN else None)
+                       op.loc if op.loc is not UNKNOWN else None, advice)
 
     def block(self, block: Block, terminator: type[Op] | None) -> None:
         added: list[Value] = list(block.args)
@@ -94,7 +94,7 @@ class _Verifier:
             op.merge_types(tuple(op.infer()), [r.type for r in op.results])
             op.check()
         except IRError as e:
-            raise self.fail(op, e.message) from None
+            raise self.fail(op, e.message, e.advice) from None
         except UNFIT as e:
             raise self.fail(op, f"operands do not fit: {e}") from None
         self.level(op)

@@ -80,13 +80,13 @@ class block_pointer(NamedTuple):
         return f"block pointer to {self.dtype.element_ty.name}{list(self.block_shape)}"
 
 
-def scalars(values: Any, t: dt.dtype, what: str, rank: int) -> tuple[tensor, ...]:
+def scalars(values: Any, t: dt.dtype, what: str, rank: int,
+            advice: str = "give one for each dimension of the block") -> tuple[tensor, ...]:
     """Integers as scalars of type `t`, one for each of `rank` dimensions."""
     values = unwrap(values)
     if not isinstance(values, (tuple, list)) or len(values) != rank:
         found = f"{len(values)}" if isinstance(values, (tuple, list)) else describe(values)
-        raise error(f"{what}: found {found}, expected {rank} integers in a tuple",
-                    "give one for each dimension of the block")
+        raise error(f"{what}: found {found}, expected {rank} integers in a tuple", advice)
     return tuple(_scalar(unwrap(x), t, what) for x in values)
 
 

@@ -9,10 +9,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from tilec.errors import CompilationError, Location
-from tilec.ir.core import UNKNOWN, Block, Builder, Func
+from tilec.ir.core import UNKNOWN, Block, Builder, Func, Op
 from tilec.target import Target
 
 
@@ -40,6 +41,17 @@ class Context:
     def num_warps(self) -> int:
         """How many warps run the ops that are made."""
         return int(self.options["num_warps"])
+
+    @property
+    def last(self) -> Op | None:
+        """The op made last in the current block."""
+        assert self.builder.block is not None
+        return self.builder.block.last
+
+    def made_since(self, last: Op | None) -> list[Op]:
+        """The ops of the current block behind `last`; all of them if it is None."""
+        assert self.builder.block is not None
+        return list(takewhile(lambda op: op is not last, reversed(self.builder.block)))
 
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:

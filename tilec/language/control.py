@@ -59,7 +59,7 @@ def _count(x: Any, what: str, most: int | None = None) -> int:
     if n < 0:
         raise error(f"{what} is {n}, expected 0 or more", "leave it out for the default")
     if most is not None and n > most:
-        raise error(f"{what} is {n}, expected at most {most}")
+        raise error(f"{what} is {n}, expected at most {most}", "leave it out for the default")
     return n
 
 
@@ -67,7 +67,8 @@ def flag(x: Any, what: str) -> bool:
     """An option that is on or off."""
     value = const_value(x, what)
     if not isinstance(value, (bool, int)):
-        raise error(f"{what} is {value!r}, expected True or False")
+        raise error(f"{what} is {value!r}, expected True or False",
+                    f"write {what.split()[0]}=True, or leave it out")
     return bool(value)
 
 
@@ -123,10 +124,12 @@ class elect:
         self.warp = const_int(warp, "the warp of tlg.elect")
         warps = current("tlg.elect").num_warps
         if not 0 <= self.warp < warps:
-            raise error(f"the warp of tlg.elect is {self.warp}, expected 0 to {warps - 1}")
+            raise error(f"the warp of tlg.elect is {self.warp}, expected 0 to {warps - 1}",
+                        "leave it out for the first warp")
         self.by = const_value(by, "by of tlg.elect")
         if self.by not in ("thread", "warp"):
-            raise error(f"by of tlg.elect is {self.by!r}, expected 'thread' or 'warp'")
+            raise error(f"by of tlg.elect is {self.by!r}, expected 'thread' or 'warp'",
+                        "leave it out for 'thread'")
 
     def __bool__(self) -> NoReturn:
         raise error("tlg.elect() is not a value", "write `if tlg.elect(pred):`, without an `else`, "

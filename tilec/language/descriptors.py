@@ -20,6 +20,7 @@ from tilec.language.shape import insert_axes
 from tilec.language.values import builtin, const_value, constant, describe, tensor, unwrap
 
 MOST_DIMENSIONS = 5
+MAKE_DESCRIPTOR = "pass a tilec.TensorDescriptor, or make one by tl.make_tensor_descriptor"
 PADDINGS = {"zero": 0, "nan": float("nan")}
 
 
@@ -116,8 +117,7 @@ class tensor_descriptor(NamedTuple):
 
     def _place(self, offsets: Any, what: str) -> list[Value]:
         """The operands that describe the tensor and where the block begins."""
-        at = scalars(offsets, dt.int32, f"the offsets of tl.tensor_descriptor.{what}",
-                     len(self.block_shape))
+        at = block_offsets(self, offsets, f"tl.tensor_descriptor.{what}")
         return [x.handle for x in (*self.shape, *self.strides, *at)]
 
     def _block(self, value: Any, what: str) -> Value:
@@ -132,6 +132,13 @@ class tensor_descriptor(NamedTuple):
 
     def __repr__(self) -> str:
         return f"descriptor of {self.dtype.name}{list(self.block_shape)} blocks"
+
+
+def block_offsets(desc: tensor_descriptor, offsets: Any, what: str) -> tuple[tensor, ...]:
+    """Where a block of `desc` begins, an int32 scalar for each dimension."""
+    block, names = list(desc.block_shape), ", ".join("ijklm"[:len(desc.block_shape)])
+    return scalars(offsets, dt.int32, f"the offsets of {what}", len(block), "the descriptor's "
+                   f"blocks are {block}: write [{names}], an offset for each dimension")
 
 
 def check_form(block_shape: Any, padding: Any, t: dt.dtype, what: str) -> DescriptorForm:
@@ -178,7 +185,7 @@ def make_tensor_descriptor(base: Any, shape: Any, strides: Any, block_shape: Any
 def _descriptor(x: Any, what: str) -> tensor_descriptor:
     if not isinstance(x, tensor_descriptor):
         raise error(f"{what}: found {describe(x)}, expected a tensor descriptor",
-                    "tl.make_tensor_descriptor makes one")
+                    MAKE_DESCRIPTOR)
     return x
 
 

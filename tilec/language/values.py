@@ -13,6 +13,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NoReturn, TypeVar
 
+from tilec.errors import did_you_mean
 from tilec.ir import ops
 from tilec.ir import types as ir
 from tilec.ir.core import Value
@@ -172,20 +173,23 @@ def builtin(fn: F) -> F:
         try:
             return fn(*args, **kwargs)
         except TypeError as e:
-            _check_call(shown, fn, args, kwargs)
+            check_call(shown, fn, args, kwargs)
             raise error(f"{shown}: {e}", f"the signature is {_signature(shown, fn)}") from e
 
     guarded.__tilec_builtin__ = True  # type: ignore[attr-defined]
     return guarded  # type: ignore[return-value]
 
 
-def _check_call(shown: str, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
+def check_call(shown: str, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """Raise a CompilationError if the arguments do not fit the signature of `fn`."""
     signature = inspect.signature(fn)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as e:
-        raise error(f"{shown}: {e}", f"the signature is {_signature(shown, fn)}") from None
+        known = signature.parameters
+        meant = [did_you_mean(k, known) for k in kwargs if k not in known]
+        advice = [*filter(None, meant), f"the signature is {_signature(shown, fn)}"]
+        raise error(f"{shown}: {e}", " ".join(advice)) from None
 
 
 def _signature(shown: str, fn: Callable[..., Any]) -> str:

@@ -287,7 +287,7 @@ class JITFunction(Function):
         try:
             return Options(**{k: as_plain(v) for k, v in options.items() if k in COMPILE_OPTIONS})
         except TilecError as e:
-            raise error(f"`{self.name}`: {e.message}", self.def_location) from None
+            raise error(f"`{self.name}`: {e.message}", self.def_location, e.advice) from None
 
     # -- compiling without launching ------------------------------------------------------
 

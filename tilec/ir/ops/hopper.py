@@ -79,7 +79,9 @@ class Elect(Op, name="gpu.elect"):
             fits = op.pure or op.terminator or \
                 isinstance(op, (OneThread, MbarrierWait, ControlFlow))
             if not fits or any(isinstance(v.type, Tensor) for v in (*op.operands, *op.results)):
-                raise op.fail("needs more than one thread, and stands in a gpu.elect")
+                raise op.fail("needs more than one thread, and stands in a gpu.elect",
+                              "move it out; one thread computes with scalars, deals with mbarriers "
+                              "and begins copies by gpu.tma_load")
         if self.body.terminator.operands:
             raise self.fail("the region yields values")
 
@@ -131,7 +133,8 @@ class MbarrierInit(OneThread, AsyncAccess, name="gpu.mbarrier_init", effects={"w
     def check(self) -> None:
         super().check()
         if innermost_loop(self) is not None:
-            raise self.fail("stands in a loop, and would set up an mbarrier that is in use")
+            raise self.fail("stands in a loop, and would set up an mbarrier that is in use",
+                            "set it up before the loop")
 
 
 class MbarrierExpect(OneThread, AsyncAccess, name="gpu.mbarrier_expect", effects=SYNC):

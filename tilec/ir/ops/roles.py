@@ -34,7 +34,9 @@ class WarpRole(Op, name="gpu.warp_role", effects={"barrier"}):
         n = self.registers
         if n and (n % 8 or not 24 <= n <= 256 or self.warps % 4):
             raise self.fail(f"registers is {n} for {self.warps} warps, expected a multiple of 8 "
-                            f"from 24 to 256, for whole warpgroups")
+                            f"from 24 to 256, for whole warpgroups",
+                            "give all roles 4 warps, or 8, 12, ..." if self.warps % 4 else
+                            f"give it {min(max(n // 8 * 8, 24), 256)} registers")
         first = sum(r.warps for r in around.roles[:around.roles.index(self)])
         if first % 4 and (n or any(isinstance(op, Wgmma) for op in self.body.walk())):
             raise self.fail(f"the role begins with warp {first}; for wgmma and registers of its "
@@ -85,7 +87,8 @@ class WarpSpecialize(Op, name="gpu.warp_specialize", effects={"barrier"}):
                             f"{limit}: give them fewer")
         if next(self.ancestors(), None) is not None or not isinstance(self.next, Return):
             raise self.fail("roles with registers of their own must be the function's last op, "
-                            "outside of loops and branches")
+                            "outside of loops and branches",
+                            "what follows goes into the roles; or give no registers")
 
     def _check_barriers(self) -> None:
         """Each role of several warps has a barrier, and its warpgroups have theirs."""

@@ -113,7 +113,8 @@ def mbarrier(count: Any = 1, stages: Any = None) -> barrier_array:
     number = const_int(count, "the count of tlg.mbarrier")
     slots = 0 if const_value(stages, "stages") is None else const_int(stages, "stages")
     if stages is not None and slots < 1:
-        raise error(f"tlg.mbarrier: stages is {slots}, expected 1 or more")
+        raise error(f"tlg.mbarrier: stages is {slots}, expected 1 or more",
+                    "leave it out for a single one")
     if current().one_thread:
         raise error("tlg.mbarrier: one thread alone cannot allocate", "make it before the `if`")
     alloc = ops.AllocShared(types=[mbarrier_type(slots)])

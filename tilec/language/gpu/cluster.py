@@ -5,7 +5,7 @@ Source: PTX ISA, "Cluster of Cooperative Thread Arrays".
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from tilec.ir import ops
 from tilec.ir.clusters import CLUSTER_SM
@@ -60,6 +60,13 @@ class remote_buffer(buffer_view):
         the buffer and this, and one between this and what fills it again, or the end."""
         t = Tensor(self.shape, self.memdesc.element)
         return emit(ops.RemoteLoad(self.handle, self.rank, types=[t]))
+
+    @builtin
+    def store(self, value: Any) -> NoReturn:
+        """CompilationError: a program stores into its own buffers."""
+        raise error(f"cannot store into a {self}: there are no stores to other programs",
+                    "store into the program's own buffer, and let the others load it, by "
+                    "buffer.at(rank).load() after a tlg.cluster_barrier")
 
     def __str__(self) -> str:
         return f"remote {self.dtype.name}{list(self.shape)} buffer"

@@ -36,7 +36,8 @@ def wgmma(a: Any, b: Any, acc: Any, use_acc: Any = None) -> tensor:
     the buffers are in use. a: a buffer, or a tile, from registers; b: a buffer. Both have one
     dtype: float16, bfloat16, float32 (read as tf32), fp8, int8 or uint8. acc is float32, or float16
     for float16 and fp8, or int32 for integers. M is a multiple of 64. Operands of 16 bits may be
-    contiguous along any dimension, others are along k: buffer.T turns one.
+    contiguous along any dimension, others are along k: buffer.T turns one. CompilationError where
+    the result is dropped, as it is in a statement without `acc = ...`.
     """
     what = "tlg.wgmma"
     need(90, what, "sm_90a")

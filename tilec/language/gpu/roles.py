@@ -54,7 +54,7 @@ def warp_specialize(roles: Any, num_warps: Any, regs: Any = None) -> None:
                         "give one number for each role")
     if min(warps) < 1 or regs is not None and min(registers) < 1:
         raise error(f"{what}: num_warps is {list(warps)} and regs {list(registers)}, expected 1 "
-                    "or more of each")
+                    "or more of each", "leave regs out to have all roles share alike")
     if sum(warps) != context.num_warps:
         raise error(f"{what}: the roles have {sum(warps)} warps, the kernel is launched with "
                     f"num_warps={context.num_warps}", f"launch it with num_warps={sum(warps)}")

@@ -120,7 +120,8 @@ def element_at(array: Value, index: Any, what: str) -> Value:
     (at,) = scalars((index,), dt.int32, f"the index into {what}", 1)
     known = constant_of(at)
     if known is not None and not 0 <= known < t.stages:
-        raise error(f"the index {known} into {what} is not in 0 to {t.stages - 1}")
+        raise error(f"the index {known} into {what} is not in 0 to {t.stages - 1}",
+                    f"slots are used in turn: `i % {t.stages}`; or allocate more by stages=n")
     return current().builder.emit(ops.MemdescIndex(array, at.handle))
 
 
@@ -148,7 +149,8 @@ def alloc_shared(shape: Any, dtype: Any, layout: Any = None, stages: Any = None)
     element = as_dtype(dtype, "the dtype of tlg.alloc_shared").ir
     if not isinstance(element, Scalar) or not extents:
         raise error(f"tlg.alloc_shared: found {describe(dtype)} of shape {list(extents)}, expected "
-                    "numbers, in one dimension or more")
+                    "numbers, in one dimension or more", "write tlg.alloc_shared((64, 64), "
+                    "tl.float16); for one number the shape is (1,)")
     layout = const_value(layout, "the layout of tlg.alloc_shared")
     if layout is None:
         layout = _default_layout(extents, element)
@@ -157,10 +159,11 @@ def alloc_shared(shape: Any, dtype: Any, layout: Any = None, stages: Any = None)
                     "memory", "tlg.Swizzled, NvmmaShared and SharedLinear make them")
     if layout.rank != len(extents):
         raise error(f"tlg.alloc_shared: {layout} is for {layout.rank} dimensions, the buffer has "
-                    f"{len(extents)}")
+                    f"{len(extents)}", "leave the layout out for the default")
     count = () if const_value(stages, "stages") is None else (const_int(stages, "stages"),)
     if count and count[0] < 1:
-        raise error(f"tlg.alloc_shared: stages is {count[0]}, expected 1 or more")
+        raise error(f"tlg.alloc_shared: stages is {count[0]}, expected 1 or more",
+                    "leave it out for a single buffer")
     op = ops.AllocShared(types=[MemDesc((*count, *extents), element, layout)])
     return shared_buffer(current().builder.emit(op))
 

@@ -14,10 +14,8 @@ from tilec.ir.descriptors import tma_boxes
 from tilec.ir.ops.hopper import REDUCED
 from tilec.ir.tensor_maps import TensorMaps
 from tilec.ir.types import Scalar, TensorMap
-from tilec.language import dtypes as dt
-from tilec.language.block_pointers import scalars
 from tilec.language.context import current, error
-from tilec.language.descriptors import tensor_descriptor
+from tilec.language.descriptors import MAKE_DESCRIPTOR, block_offsets, tensor_descriptor
 from tilec.language.gpu.barriers import barrier_array
 from tilec.language.gpu.cluster import eviction_of, mask_of_ranks
 from tilec.language.gpu.shared import buffer_of, shared_buffer
@@ -29,8 +27,7 @@ from tilec.language.values import builtin, const_int, const_value, describe
 def _descriptor(x: Any, what: str) -> tensor_descriptor:
     need(90, what)
     if not isinstance(x, tensor_descriptor):
-        raise error(f"{what}: found {describe(x)}, expected a tensor descriptor",
-                    "pass a tilec.TensorDescriptor, or make one by tl.make_tensor_descriptor")
+        raise error(f"{what}: found {describe(x)}, expected a tensor descriptor", MAKE_DESCRIPTOR)
     return x
 
 
@@ -65,8 +62,8 @@ def _block(desc: tensor_descriptor, buffer: Any, what: str) -> tuple[shared_buff
     if len(block) < rank or set(block[:-rank]) - {1} or not parts or \
             made.shape != (shape[0] * parts, *shape[1:]):
         raise error(f"{what}: cannot copy blocks of {list(block)} with a {made}",
-                    "buffer and block must have equal extents but for extents of 1 in front, which the "
-                    "buffer may do without")
+                    "buffer and block must have equal extents, but that the buffer may lack extents "
+                    "of 1 in front")
     if made.dtype != desc.dtype:
         raise error(f"{what}: found a {made} for a tensor of {desc.dtype}",
                     "copies convert nothing: both must have one dtype")
@@ -97,7 +94,7 @@ def load(desc: Any, offsets: Any, buffer: Any, barrier: Any, pred: Any = None, *
     if desc.form.padding != "zero":
         raise error(f"{what}: the descriptor pads with {desc.form.padding}",
                     "TMA fills with zeros; make it without padding_option")
-    at = scalars(offsets, dt.int32, f"the offsets of {what}", len(desc.block_shape))
+    at = block_offsets(desc, offsets, what)
     operands = _map(desc, target.layout, what), target.handle, barrier.one(what)
     where, eviction = [x.handle for x in at], eviction_of(eviction_policy, what)
     op: Op = ops.TmaLoad(*operands, where, eviction=eviction) if multicast is None else \
@@ -119,7 +116,7 @@ def _store(desc: Any, offsets: Any, buffer: Any, what: str, reduce: str = "") ->
     if parts not in (1, groups):
         raise error(f"{what}: the buffer holds {parts} blocks of {list(desc.block_shape)}, "
                     f"expected 1 or {groups}", "there is one, or one for each warpgroup")
-    at = scalars(offsets, dt.int32, f"the offsets of {what}", len(desc.block_shape))
+    at = block_offsets(desc, offsets, what)
     current().builder.insert(ops.TmaStore(
         _map(desc, source.layout, what, stored=True), source.handle, [x.handle for x in at],
         parts=parts, reduce=reduce))
