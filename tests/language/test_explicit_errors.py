@@ -171,7 +171,7 @@ MISTAKES = {
     "index": "the index 2 into fp16[64, 64] buffer array of 2 is not in 0 to 1",
     "single": "cannot index one fp16[64, 64] buffer",
     "slice": "[64, 64] at [0, 32] is no part of a fp32[64, 64] tile",
-    "swizzle": "has 512 bytes, but its swizzle repeats at every 1024",
+    "swizzle": "has 512 bytes, expected a multiple of 1024",
     "warp": "the warp of tlg.elect is 4, expected 0 to 3",
     "init": "tlg.mbarrier: stands in a loop, and would set up an mbarrier that is in use",
     "carried": "`held`",

@@ -62,7 +62,7 @@ def _block(desc: tensor_descriptor, buffer: Any, what: str) -> tuple[shared_buff
     if len(block) < rank or set(block[:-rank]) - {1} or not parts or \
             made.shape != (shape[0] * parts, *shape[1:]):
         raise error(f"{what}: cannot copy blocks of {list(block)} with a {made}",
-                    "buffer and block must have equal extents, but that the buffer may lack extents "
+                    "buffer and block must have equal extents, but that the buffer may lack those "
                     "of 1 in front")
     if made.dtype != desc.dtype:
         raise error(f"{what}: found a {made} for a tensor of {desc.dtype}",
