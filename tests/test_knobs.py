@@ -7,8 +7,10 @@ import threading
 
 import pytest
 
-from tilec import knobs
+from tilec import errors, knobs
 from tilec.errors import TilecError
+
+NAMES = ", ".join(knob.env for knob in knobs.KNOBS)
 
 
 @pytest.fixture(autouse=True)
@@ -154,3 +156,14 @@ def test_describe_has_every_flag():
     for knob in knobs.KNOBS:
         assert f"| `{knob.env}` |" in table and knob.doc in table
     assert all(row.count("|") == 5 for row in rows)
+
+
+def test_flags_that_are_none_are_noted_once(monkeypatch, capsys):
+    monkeypatch.setattr(errors, "_noted", set())
+    knobs._note_unknown_flags.cache_clear()
+    for name in ("TILEC_DMUP", "TILEC_ZZZ", "TILEC_SEED"):
+        monkeypatch.setenv(name, "1")
+    assert knobs.seed == 1 and not knobs.verify
+    assert sorted(capsys.readouterr().err.splitlines()) == [
+        "tilec: TILEC_DMUP is no flag; did you mean `TILEC_DUMP`?",
+        f"tilec: TILEC_ZZZ is no flag; there are {NAMES}"]

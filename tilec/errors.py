@@ -1,4 +1,4 @@
-"""Source locations and every user-facing error of tilec.
+"""Source locations, every user-facing error of tilec, and notes to stderr.
 
 An error renders as `file:line:col: message`, the source line with a caret, the chain of inlined
 calls, and a `help:` line that says what to do. `str(error)` is the rendered text.
@@ -6,10 +6,11 @@ calls, and a `help:` line that says what to do. `str(error)` is the rendered tex
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import linecache
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -128,26 +129,46 @@ class InternalError(TilecError):
     """A bug in tilec itself; `advice` names the reproducer."""
 
 
-class _Brief:
-    """`with BRIEF:` an author's error leaves the block without the frames and causes inside it,
-    which tell an author nothing. Python's development mode (python -X dev) keeps them."""
+class Brief(contextlib.ContextDecorator):
+    """`with BRIEF:`, or `@BRIEF` on a function: an author's error leaves without the frames and
+    causes inside, which tell an author nothing, so that a traceback ends where tilec was called.
+    Python's development mode (python -X dev) keeps them. place: gives the kernel's `def`, which a
+    LaunchError without a place is shown at."""
+
+    def __init__(self, place: Callable[[], Location] | None = None) -> None:
+        self._place = place
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
-        if isinstance(error, TilecError) and not isinstance(error, InternalError) \
-                and not sys.flags.dev_mode:
-            error.__traceback__ = None
+        if isinstance(error, TilecError):
+            self.finish(error)
+
+    def finish(self, error: TilecError) -> None:
+        """What leaving the block does; for an `except` that ends in a plain `raise`, where a `with`
+        would cost too much."""
+        if isinstance(error, LaunchError) and error.loc is None and self._place is not None:
+            error.loc = self._place()
+        if not isinstance(error, InternalError) and not sys.flags.dev_mode:
+            error.__traceback__ = None  # re-raising adds no frame of the function that does it
             error.__cause__ = None
             error.__suppress_context__ = True
 
 
-BRIEF = _Brief()
+BRIEF = Brief()
+_noted: set[object] = set()
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def note(key: object, text: str) -> None:
+    """Print a note to stderr, once a process for each key."""
+    if key not in _noted:
+        _noted.add(key)
+        print(f"tilec: {text}", file=sys.stderr)
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Advice that names the closest known spelling, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name, list(known), 1, cutoff)
     return f"did you mean `{close[0]}`?" if close else ""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tilec.errors import TilecError, did_you_mean
+from tilec.errors import BRIEF, TilecError, did_you_mean, note
 
 # The knobs as attributes of this module. These are declarations for readers and type checkers;
 # __getattr__ below looks the value up at each access.
@@ -149,8 +150,18 @@ _LAUNCH_KEYS = tuple(getattr(os.environ, "encodekey", str)(k.env) for k in KNOBS
 _LAUNCH_NAMES = frozenset(k.name for k in KNOBS if k.launch)
 
 
+@functools.cache
+def _note_unknown_flags() -> None:
+    known = [knob.env for knob in KNOBS]
+    for name in os.environ:
+        if name.startswith("TILEC_") and name not in known:
+            note(name, f"{name} is no flag; " +
+                 (did_you_mean(name, known, 0.8) or f"there are {', '.join(known)}"))
+
+
 def _lookup(name: str) -> tuple[Any, bool]:
     """The value of a knob, and whether it was set at all."""
+    _note_unknown_flags()
     overrides = _overrides.get()
     if name in overrides:
         return overrides[name], True
@@ -161,6 +172,7 @@ def _lookup(name: str) -> tuple[Any, bool]:
     return knob.read(text, knob.env), True
 
 
+@BRIEF
 def __getattr__(name: str) -> Any:
     if name not in _BY_NAME:
         raise AttributeError(f"module 'tilec.knobs' has no attribute {name!r}")
@@ -189,8 +201,8 @@ def scope_token() -> object:
     return _overrides.get()
 
 
-@contextlib.contextmanager
-def scope(**overrides: object) -> Iterator[None]:
+@BRIEF
+def scope(**overrides: object) -> contextlib.AbstractContextManager[None]:
     """Override knobs for a block, in this thread: `with knobs.scope(dump="all", verify=True):`.
 
     Values are those of the environment variables, or bool, int and path objects. None puts the
@@ -203,7 +215,12 @@ def scope(**overrides: object) -> Iterator[None]:
         knob = _BY_NAME[name]
         given = knob.default if value is None else value
         merged[name] = knob.read(given, f"knobs.scope({name}=...)")
-    token = _overrides.set(merged)
+    return _overridden(merged)
+
+
+@contextlib.contextmanager
+def _overridden(values: Mapping[str, Any]) -> Iterator[None]:
+    token = _overrides.set(values)
     try:
         yield
     finally:
@@ -229,9 +246,10 @@ class _KnobsModule(types.ModuleType):
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in _BY_NAME:
-            raise TilecError(f"knobs.{name} cannot be assigned",
-                             advice=f"write `with tilec.knobs.scope({name}={value!r}):` or set "
-                             f"{_BY_NAME[name].env} in os.environ")
+            with BRIEF:
+                raise TilecError(f"knobs.{name} cannot be assigned",
+                                 advice=f"write `with tilec.knobs.scope({name}={value!r}):` or set "
+                                 f"{_BY_NAME[name].env} in os.environ")
         super().__setattr__(name, value)
 
 

@@ -69,8 +69,8 @@ class Target:
 def _parse(name: str) -> Target:
     key = name if name.startswith("sm_") else f"sm_{name}"
     if key not in _TARGETS:
-        raise TilecError(f"unknown target `{name}`; tilec knows {', '.join(_TARGETS)}", None,
-                         did_you_mean(key, _TARGETS))
+        raise TilecError(f"unknown target `{name}`", None, did_you_mean(key, _TARGETS) or
+                         f"tilec knows {', '.join(_TARGETS)}")
     digits = re.match(r"sm_(\d+)", key)
     assert digits is not None
     shared, ptx = _TARGETS[key]

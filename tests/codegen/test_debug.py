@@ -84,6 +84,15 @@ def test_assume_and_breakpoint_leave_nothing() -> None:
     assert "setp" not in ptx
 
 
+def test_a_breakpoint_that_is_left_out_is_noted_once(capsys: pytest.CaptureFixture[str]) -> None:
+    body = 'tile.breakpoint(%n) {names = ["n"]} loc("/home/u/kern.py":7:5)'
+    for _ in range(2):
+        compiled("%n: i32", body, 2, "sm_90a")
+    assert capsys.readouterr().err == (
+        "tilec: /home/u/kern.py:7:5: breakpoint() is left out of PTX; it acts where a kernel runs "
+        "at tile, gpu or lowered (TILEC_RUN)\n")
+
+
 def test_bf16_is_refused_where_there_is_none() -> None:
     with pytest.raises(CompilationError, match="bf16 needs sm_80"):
         compiled("%x: ptr<bf16>", "%v = tile.load(%x) : bf16\ntile.store(%x, %v)", 2, "sm_75")

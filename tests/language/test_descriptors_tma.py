@@ -130,10 +130,11 @@ def test_empty_tensors(rng):
         assert args[0].strides == (empty.shape[1], 1)
     args[0] = describe(np.zeros((0, 64), ml_dtypes.bfloat16), [64, 32])
     kernel = product.warmup(*args, 64, 1, False, False, grid=(1,), **OPTIONS)
-    kernel.run([*args, 64, 1, False, False], 1, level="lowered")
-    assert not args[2].array.any()
-    with pytest.raises(LaunchError, match=r"argument `a` .*extents from 1"):
-        kernel.run([*args, 64, 1, False, False], 1, level="ptx")
+    for level in ("tile", *LEVELS):
+        with pytest.raises(LaunchError, match=r"argument `a` .*extents from 1"):
+            kernel.run([*args, 64, 1, False, False], 1, level=level)
+        kernel.run([*args, 64, 1, False, False], 0, level=level)
+    assert (args[2].array == 7).all()
 
 
 @tilec.jit

@@ -22,7 +22,7 @@ from tests.runtime.support import (
     from_text,
     scale,
 )
-from tilec import knobs
+from tilec import errors, knobs
 from tilec.errors import CompilationError, LaunchError, TilecError
 from tilec.runtime import device, host, jit
 from tilec.runtime.arguments import leaves
@@ -158,7 +158,7 @@ ERRORS = {
     "text": (lambda: TWO[1]("text", 8), "argument `a`: it is a str", "declare the parameter"),
     "complex": (lambda: TWO[1](np.zeros(3, complex), 8), "argument `a`: `complex128`", ""),
     "too large": (lambda: TWO[1](2**70, 8), "argument `a`: .* 64 bits", ""),
-    "grid 0-d": (lambda: TWO[()](5, 8), r"`two`: grid is \(\)", "write it as"),
+    "grid 0-d": (lambda: TWO[()](5, 8), r"grid is \(\)", "write it as"),
     "grid 4-d": (lambda: TWO[1, 1, 1, 1](5, 8), r"grid is \(1, 1, 1, 1\)", "write it as"),
     "grid negative": (lambda: TWO[(-1,)](5, 8), r"grid is \(-1,\)", "write it as"),
     "grid float": (lambda: TWO[(4.0,)](5, 8), r"grid is \(4.0,\)", "cdiv"),
@@ -211,7 +211,7 @@ def test_compile_errors_come_back_each_time():
 # -- where kernels run ------------------------------------------------------------------------
 
 def test_the_note_is_printed_once(monkeypatch, capsys):
-    monkeypatch.setattr(jit, "_noted", False)
+    monkeypatch.setattr(errors, "_noted", set())
     kernel = from_text("@tilec.jit\ndef k(p, C: tl.constexpr):\n    pass\n")
     kernel[1](np.zeros(1), 1)
     kernel[1](np.zeros(1), 2)
@@ -219,7 +219,7 @@ def test_the_note_is_printed_once(monkeypatch, capsys):
 
 
 def test_no_note_where_a_level_was_asked_for(monkeypatch, capsys):
-    monkeypatch.setattr(jit, "_noted", False)
+    monkeypatch.setattr(errors, "_noted", set())
     with knobs.scope(run="tile"):
         scale[1](np.zeros(32, np.float32), np.zeros(32, np.float32), 2.0)
     assert capsys.readouterr().err == ""

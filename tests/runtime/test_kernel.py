@@ -104,7 +104,7 @@ def test_runs_of_a_kernel_with_baked_arguments():
         made.run((p, 2, (2, 1), None), 1)
     with pytest.raises(LaunchError, match="argument `pair` is 3, expected 2 values"):
         made.run((p, 3), 1)
-    with pytest.raises(LaunchError, match="was compiled for none = None, not array"):
+    with pytest.raises(LaunchError, match="was compiled for none = None, not ndarray of shape"):
         made.run((p, 1, (2, 1), p), 1)
 
 

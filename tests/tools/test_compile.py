@@ -96,7 +96,8 @@ def test_without_nvjitlink_it_stops_at_ptx(source, tmp_path, monkeypatch, capsys
 
 @pytest.mark.parametrize("kernel, signature, message", [
     ("{}:ad", "i32", "did you mean `add`"), ("{}:number", "i32", "no kernel `number`"),
-    ("{}", "i32", "names no kernel"), ("missing.py:add", "i32", "missing.py is no Python file"),
+    ("{}", "i32", "names no kernel"), ("missing.py:add", "i32", "missing.py is not there"),
+    ("/:add", "i32", "/ is no Python file"),
     ("{}:add", "*fp32", "`y_ptr`"), ("{}:add", "1,2,3,4,5,6,7", "7 entries"),
     ("{}:add", "*fp32,*fp32,*fp32,i99,64", "'i99'"), ("{}:add", "m=i32", "no parameter `m`"),
     ("{}:add", "x_ptr=*fp32,x_ptr=*fp16", "`x_ptr` twice"),

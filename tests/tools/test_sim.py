@@ -113,3 +113,11 @@ def test_simulate_raises_and_keeps_the_arrays():
         kernel.run([x, 256], 2, level="ptx")
     with knobs.scope(check=False):
         kernel.run([x, 256], 2, level="ptx")
+
+
+def test_files_of_other_tools(tmp_path, capsys):
+    path = tmp_path / "k.tir"
+    path.touch()
+    assert sim.main([str(path)]) == 1
+    assert capsys.readouterr().err == (f"tilec-sim: {path}: expected a .ptx file\n"
+                                       f"  help: `tilec-run {path}` runs it\n")

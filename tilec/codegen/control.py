@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tilec.codegen.context import CodeGen, lower
 from tilec.codegen.emit import POINTER, Reg
 from tilec.codegen.values import Index, Tile, whole
-from tilec.errors import CompilationError
+from tilec.errors import CompilationError, note
 from tilec.ir import ops
 from tilec.ir.core import Block, Op, Value
 from tilec.ir.types import scalar_of
@@ -43,7 +43,13 @@ def _grid_dependency(cg: CodeGen, op: Op) -> None:
     cg.e.asm(f"griddepcontrol.{what};", "", (), (), convergent=True)
 
 
-@lower(ops.Assume, ops.Breakpoint)
+@lower(ops.Breakpoint)
+def _breakpoint(cg: CodeGen, op: ops.Breakpoint) -> None:
+    note(op.loc, f"{op.loc}: breakpoint() is left out of PTX; it acts where a kernel runs at tile, "
+         "gpu or lowered (TILEC_RUN)")
+
+
+@lower(ops.Assume)
 def _nothing(cg: CodeGen, op: ops.Assume) -> None:
     """Analyses of the IR have used a promise; LLVM gains nothing from it."""
 

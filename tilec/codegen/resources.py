@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tilec.errors import OutOfResources
 from tilec.ir import ops
 from tilec.ir.core import Func, Module, Op, Value
+from tilec.ir.ops.base import Rearrange
 from tilec.ir.remarks import recorded, remark
 from tilec.ir.scratch import tile_registers
 from tilec.ir.types import Scalar, Tensor
@@ -32,7 +33,7 @@ def check_resources(module: Module, target: Target) -> None:
                           and a.registers), limit) if op is not None else limit
             if op is not None and most > limit:
                 remark(op, "pressure", f"tiles hold about {most} registers a thread here, of "
-                       f"{limit}: expect spills; smaller tiles or more warps hold fewer",
+                       f"{limit}, and may spill; smaller tiles or more warps hold fewer",
                        registers=most, limit=limit)
 
 
@@ -41,14 +42,28 @@ def peak_registers(func: Func) -> tuple[int, Op | None]:
 
     Data are tiles that were loaded, and what is computed of them; addresses, masks and constants
     mostly fold into instructions and are left out. Values live from their op to their last use in
-    the order of the text, those used in a loop until its end.
+    the order of the text, those used in a loop until its end. What only rearranges a tile is the
+    same registers, and elementwise ops free those of an operand as they fill those of the result.
     """
     order = list(func.walk())
     number = {op: i for i, op in enumerate(order)}
+    end = {around: i for i, op in enumerate(order) for around in (op, *op.ancestors())}
+
+    def ends(value: Value) -> Iterator[int]:
+        for user in value.users:
+            at = _at_level(value, user)
+            if at is not user:
+                yield end[at]
+            elif isinstance(user, Rearrange):
+                yield from ends(user.result)
+            else:
+                yield number[user] - _takes_over(user, value)
+
     change: dict[int, int] = {}
     for value, start in _data(order):
-        last = max((number[_at_level(value, user)] - _takes_over(user, value)
-                    for user in value.users), default=start)
+        if isinstance(value.op, Rearrange):
+            continue
+        last = max(ends(value), default=start)
         assert isinstance(value.type, Tensor)
         size = tile_registers(value.type)
         change[start] = change.get(start, 0) + size
@@ -86,7 +101,8 @@ def _is_float_tile(value: Value) -> bool:
 
 def _takes_over(user: Op, value: Value) -> bool:
     """Whether an op's result is in the same registers."""
-    return isinstance(user, ops.WgmmaWait) or isinstance(user, ops.Wgmma) and value is user.c
+    return isinstance(user, ops.WgmmaWait | ops.Elementwise) or \
+        isinstance(user, ops.Wgmma) and value is user.c
 
 
 def _at_level(value: Value, user: Op) -> Op:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import CellType
 from typing import Any, NoReturn
 
-from tilec.errors import CompilationError, Location
+from tilec.errors import BRIEF, Brief, CompilationError, Location
 
 MISSING: Any = inspect.Parameter.empty
 # Names that a launch gives a meaning of their own.
@@ -80,6 +80,7 @@ class Function:
                 f"only plain Python functions can be compiled, found {fn!r}", None,
                 "decorate the function itself, and put @tilec.jit closest to `def`")
         self.fn = fn
+        self.brief = Brief(lambda: self.def_location)
         self.name = fn.__name__
         self.file = fn.__code__.co_filename
         self.first_line = fn.__code__.co_firstlineno
@@ -238,6 +239,7 @@ class Function:
             yield value.__dict__, attr
             value = value.__dict__.get(attr)
 
+    @BRIEF
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise CompilationError(
             f"`{self.name}` is compiled for the GPU and cannot be called from Python", None,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilec import knobs
-from tilec.errors import InterpreterError, LaunchError
+from tilec.errors import BRIEF, InterpreterError, LaunchError
 from tilec.eval.dtypes import BOOL, Array, dtype_of, is_float, scalar_type
 from tilec.interp import (  # noqa: F401  (they register rules)
     cluster,
@@ -43,6 +43,7 @@ from tilec.ir.types import Pointer, Scalar, TensorMap, shape_of
 GROUP_ELEMENTS = 1 << 16
 
 
+@BRIEF
 def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
         grid: int | Sequence[int], seed: int | None = None, level: str | None = None,
         program: int | Sequence[int] | None = None,
@@ -210,11 +211,12 @@ def _bind(func: Func, args: Sequence[Any] | Mapping[str, Any],
     if isinstance(args, Mapping):
         missing = [n for n in names if n not in args]
         if missing:
-            raise LaunchError(f"{func.name} misses the argument {missing[0]}")
+            raise LaunchError(f"{func.name} misses the argument {missing[0]}", None,
+                              "give one for each parameter")
         args = [args[n] for n in names]
     if len(args) != len(names):
         raise LaunchError(f"{func.name} takes {len(names)} arguments ({', '.join(names)}), "
-                          f"{len(args)} were given")
+                          f"{len(args)} were given", None, "pass them in this order")
     arrays: dict[str, Array] = {}
     scalars: dict[str, Any] = {}
     for name, parameter, given in zip(names, func.args, args, strict=True):
@@ -245,34 +247,39 @@ def _tensor(name: str, t: TensorMap, given: Any) -> Array:
     array = _array(name, t.element, given)
     if array.ndim != len(t.shape):
         raise LaunchError(f"argument {name} has the shape {array.shape}, expected "
-                          f"{len(t.shape)} dimensions")
+                          f"{len(t.shape)} dimensions", None,
+                          "reshape it, or change the blocks that the kernel copies")
     return array
 
 
 def _array(name: str, t: Scalar, given: Any) -> Array:
     if not isinstance(given, np.ndarray):
-        raise LaunchError(f"argument {name} is {type(given).__name__}, expected a numpy array")
+        raise LaunchError(f"argument {name} is {type(given).__name__}, expected a numpy array",
+                          None, "numpy.asarray makes one of most things")
     want = dtype_of(t)
     if given.dtype != want and not (want == BOOL and given.dtype.itemsize == 1):
         try:
             have = scalar_type(given.dtype).name
         except KeyError:
             have = str(given.dtype)
-        raise LaunchError(f"argument {name} holds {have}, expected {t}")
+        raise LaunchError(f"argument {name} holds {have}, expected {t}", None,
+                          f"convert the array, or compile the kernel for {have}")
     return given
 
 
 def _scalar(name: str, t: Scalar, given: Any) -> Any:
-    value = given.item() if isinstance(given, (np.ndarray, np.generic)) else given
+    value = given.item() if getattr(given, "size", 0) == 1 else given
     if not isinstance(value, (bool, int, float)):
-        raise LaunchError(f"argument {name} is {type(given).__name__}, expected {t}")
+        raise LaunchError(f"argument {name} is {type(given).__name__}, expected {t}", None,
+                          "pass a number")
     if t.is_bool:
         return bool(value)
     if t.is_float:
         return float(value)
     info = np.iinfo(dtype_of(t))
     if isinstance(value, float) or not info.min <= value <= info.max:
-        raise LaunchError(f"argument {name} is {value!r}, which does not fit {t}")
+        raise LaunchError(f"argument {name} is {value!r}, which does not fit {t}", None,
+                          "compile the kernel for a wider type")
     return int(value)
 
 

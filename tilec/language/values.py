@@ -13,7 +13,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NoReturn, TypeVar
 
-from tilec.errors import did_you_mean
+from tilec.errors import BRIEF, did_you_mean
 from tilec.ir import ops
 from tilec.ir import types as ir
 from tilec.ir.core import Value
@@ -166,7 +166,8 @@ def builtin(fn: F) -> F:
 
     @functools.wraps(fn)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        current(shown)
+        with BRIEF:
+            current(shown)
         args = tuple([x.value if isinstance(x, constexpr) else x for x in args])
         if kwargs:
             kwargs = {k: unwrap(v) for k, v in kwargs.items()}

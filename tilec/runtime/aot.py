@@ -17,6 +17,7 @@ from tilec.runtime.kernel import CompiledKernel
 from tilec.target import DEFAULT, Target
 
 
+@BRIEF
 def compile(fn: Function, signature: Mapping[str, Any], constexprs: Mapping[str, Any] | None = None,
             target: str | Target | None = None, **options: Any) -> CompiledKernel:
     """Compile `fn` for argument types, without running it.
@@ -27,8 +28,7 @@ def compile(fn: Function, signature: Mapping[str, Any], constexprs: Mapping[str,
     """
     kernel = specialized(fn, signature, constexprs, target, **options)
     kernel.announce()
-    with BRIEF:
-        kernel.lower("cubin" if available() else "ptx")
+    kernel.lower("cubin" if available() else "ptx")
     return kernel
 
 

@@ -54,7 +54,7 @@ def _plain_int(value: int) -> tuple[Key, Any]:
         return ("i64", value % 16 == 0), value
     if 0 < value < 1 << 64:
         return ("u64", value % 16 == 0), value
-    raise LaunchError(f"{value} does not fit into 64 bits")
+    raise LaunchError(f"{value} does not fit into 64 bits", None, "pass it in parts, or as a float")
 
 
 def none_handler(value: None) -> tuple[Key, Any]:
@@ -83,6 +83,13 @@ class Composite:
     def read(self) -> tuple[Key, tuple[Any, ...]]:
         """What a handler gives for it."""
         raise NotImplementedError
+
+
+def described(value: Any) -> str:
+    """A value as errors show it: an array by its type and shape, anything else by its text."""
+    shape = getattr(value, "shape", None)
+    text = repr(value) if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def parts_of(value: Any) -> Sequence[Any] | None:
@@ -124,7 +131,7 @@ def constexpr_handler(value: Any) -> tuple[Key, Any]:
     try:
         hash(value)
     except TypeError:
-        raise LaunchError(f"a constexpr is {value!r}, which has no hash", None,
+        raise LaunchError(f"a constexpr is {described(value)}, which has no hash", None,
                           "give a number, string, tuple, dtype or jit function") from None
     return Const(type(value), value), value
 
@@ -180,7 +187,8 @@ def _ndarray(value: Any) -> tuple[Key, Any]:
 def torch_handler(value: Any) -> tuple[Key, Any]:
     """A tensor of torch, on the CPU or a GPU."""
     if value.device.type not in ("cpu", "cuda"):
-        raise LaunchError(f"it is on the device {value.device}, expected the CPU or CUDA")
+        raise LaunchError(f"it is on the device {value.device}, expected the CPU or CUDA", None,
+                          "move it with `.cuda()` or `.cpu()`")
     address = value.data_ptr()
     device = value.get_device()
     short = _SHORT.get(value.dtype) or short_name(value.dtype)
@@ -307,7 +315,8 @@ def _annotated(p: Param) -> Handler | None:
         try:
             number = float(value) if real else operator.index(value)
         except (TypeError, ValueError):
-            raise LaunchError(f"it is {value!r}, but is annotated as {short}") from None
+            raise LaunchError(f"it is {described(value)}, but is annotated as {short}", None,
+                              "pass a number, or change the annotation") from None
         if real or truth:
             return (short, False), number if real else bool(number)
         return (short, number % 16 == 0), number

@@ -15,12 +15,12 @@ import os
 import shutil
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tilec import knobs
 from tilec.codegen import cubin, llvm, ptxas
+from tilec.errors import note
 
 MANIFEST = "manifest.json"
 _SOURCE_SUFFIXES = (".py", ".lark")
@@ -32,7 +32,6 @@ class DiskCache:
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         self._root = None if root is None else Path(root)
-        self._warned = False
 
     def folder(self, key: str) -> Path:
         """Where the entry of `key` lies, or would lie. Keys are hex digests."""
@@ -69,7 +68,9 @@ class DiskCache:
                 (fresh / MANIFEST).write_text(json.dumps(sums, indent=1))
                 self._install(key, fresh, folder, scratch / "old")
         except OSError as e:
-            self._warn(folder.parent, e)
+            note(folder.parent, f"the cache in {folder.parent} cannot be written "
+                 f"({e.strerror or e}): kernels are compiled anew in each process; set "
+                 "TILEC_CACHE_DIR to a folder that can be written, or TILEC_CACHE=0")
 
     def _install(self, key: str, fresh: Path, folder: Path, aside: Path) -> None:
         """Rename `fresh` to `folder`; an entry already there stays if it is whole."""
@@ -86,15 +87,6 @@ class DiskCache:
                 folder.rename(aside)
             with contextlib.suppress(OSError):
                 fresh.rename(folder)
-
-    def _warn(self, where: Path, error: OSError) -> None:
-        if self._warned:
-            return
-        self._warned = True
-        warnings.warn(
-            f"tilec cannot write its cache in {where} ({error.strerror or error}); kernels are "
-            "compiled anew in each process. Set TILEC_CACHE_DIR to a folder that can be "
-            "written, or TILEC_CACHE=0.", RuntimeWarning, stacklevel=4)
 
 
 @contextlib.contextmanager

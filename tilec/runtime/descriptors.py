@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tilec.errors import LaunchError
+from tilec.errors import BRIEF, LaunchError
 from tilec.language import dtypes as dt
 from tilec.language.descriptors import DescriptorForm, check_form
 from tilec.runtime import host
-from tilec.runtime.arguments import Composite, Const, Key, handler_of, place_of
+from tilec.runtime.arguments import Composite, Const, Key, described, handler_of, place_of
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, init=False)
 class TensorDescriptor(Composite):
     """A tensor: the memory of `array`, seen with a shape (32 bits) and strides (in elements; the
     last one is 1). In a kernel it is what tl.make_tensor_descriptor makes, in blocks of
@@ -32,7 +32,14 @@ class TensorDescriptor(Composite):
     block_shape: Sequence[int] = ()
     padding: str = "zero"
 
+    @BRIEF
+    def __init__(self, array: Any, shape: Sequence[int], strides: Sequence[int],
+                 block_shape: Sequence[int] = (), padding: str = "zero") -> None:
+        self.array, self.shape, self.strides = array, shape, strides
+        self.block_shape, self.padding = block_shape, padding
+
     @classmethod
+    @BRIEF
     def from_tensor(cls, array: Any, block_shape: Sequence[int], padding: str = "zero"
                     ) -> TensorDescriptor:
         """The whole of an array, with its own shape and strides."""
@@ -43,8 +50,9 @@ class TensorDescriptor(Composite):
             try:
                 value = tuple(map(operator.index, value))
             except TypeError:
-                raise LaunchError(f"the {name} of a TensorDescriptor is {value!r}, expected "
-                                  "integers") from None
+                with BRIEF:
+                    raise LaunchError(f"the {name} of a TensorDescriptor is {described(value)}, "
+                                      "expected integers", None, "give a list of them") from None
         super().__setattr__(name, value)
         self.__dict__["_fixed"] = None  # the keys and values of all but the array
 
@@ -62,7 +70,8 @@ class TensorDescriptor(Composite):
         fixed = self.__dict__["_fixed"]
         if fixed is None:
             if place_of(key) is None:
-                raise LaunchError(f"a TensorDescriptor of {self.array!r}, expected one of an array")
+                raise LaunchError(f"a TensorDescriptor of {described(self.array)}, expected one of "
+                                  "an array", None, "give an array of numpy, torch or cupy")
             fixed = self.__dict__["_fixed"] = _fix(self.shape, self.strides, self.form)
         keys, values = fixed
         return (key, *keys), (address, *values)
@@ -96,19 +105,22 @@ def _form(block_shape: tuple[int, ...], padding: str, short: str) -> DescriptorF
 def _fix(shape: tuple[int, ...], strides: tuple[int, ...], form: DescriptorForm
          ) -> tuple[tuple[Key, ...], tuple[Any, ...]]:
     """The keys and values of all but the array."""
-    wrong = ""
+    wrong = advice = ""
     if not len(shape) == len(strides) == len(form.block_shape):
         wrong = f"shape {shape}, strides {strides} and blocks of {form.block_shape}, expected " \
             "equal numbers of dimensions"
+        advice = "give an extent, a stride and a block's extent for each dimension of the tensor"
     elif not all(0 <= n < 1 << 31 for n in shape):
         wrong = f"shape {shape}, expected extents from 0 to 2**31 - 1"
+        advice = "describe a part of the array"
     elif strides[-1] != 1:
         wrong = f"strides {strides}, expected 1 as the last one"
+        advice = "neighbours in a row must lie side by side: describe the transpose, or copy it"
     elif not all(-(1 << 63) <= s < 1 << 63 for s in strides):
         wrong = f"strides {strides}, expected 64 bits"
+        advice = "strides count elements"
     if wrong:
-        raise LaunchError(f"a TensorDescriptor has {wrong}", None, "strides count elements; "
-                          "copy the array where neighbours in a row lie apart")
+        raise LaunchError(f"a TensorDescriptor has {wrong}", None, advice)
     outer = strides[:-1]
     # TMA has no strides below 1: such a tensor moves by pointers.
     return ((tuple(("i32", n % 16 == 0) for n in shape),

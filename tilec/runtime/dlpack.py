@@ -45,7 +45,8 @@ def read(value: Any) -> Array:
     if kind in (CPU, CUDA_HOST):
         return Array()
     if kind not in (CUDA, CUDA_MANAGED):
-        raise LaunchError(f"it is on DLPack device {int(kind)}, expected the CPU or CUDA")
+        raise LaunchError(f"it is on DLPack device {int(kind)}, expected the CPU or CUDA", None,
+                          "move it there")
     capsule = value.__dlpack__()
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -53,7 +54,7 @@ def read(value: Any) -> Array:
     short = _TYPES.get((tensor.code, tensor.bits))
     if short is None or tensor.lanes != 1:
         raise LaunchError(f"its DLPack type is code {tensor.code} of {tensor.bits} bits, which "
-                          "kernels cannot use")
+                          "kernels cannot use", None, "convert it to a type that tl has")
     n = tensor.ndim
     strides = tuple(tensor.strides[:n]) if tensor.strides else None
     return Array((tensor.data or 0) + tensor.byte_offset, short, index, tuple(tensor.shape[:n]),
@@ -67,4 +68,5 @@ def as_numpy(value: Any) -> Any:
     try:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as e:
-        raise LaunchError(f"numpy cannot view it through DLPack: {e}") from None
+        raise LaunchError(f"numpy cannot view it through DLPack: {e}", None,
+                          "pass it as a numpy array") from None

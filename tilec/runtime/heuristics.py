@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilec.errors import CompilationError, LaunchError, Location, did_you_mean
+from tilec.errors import BRIEF, CompilationError, LaunchError, Location, did_you_mean
 from tilec.frontend.function import MISSING
 from tilec.runtime.jit import OPTION_NAMES, JITFunction
 from tilec.runtime.kernel import CompiledKernel
@@ -46,8 +46,10 @@ class Launchable:
 
     def run(self, grid: Grid, /, *args: Any, **kwargs: Any) -> CompiledKernel:
         """Launch over `grid`, as JITFunction.run does; returns the kernel that ran."""
-        return self.base.run(grid, *args, **self.resolve(grid, args, kwargs))
+        with self.base.brief:
+            return self.base.run(grid, *args, **self.resolve(grid, args, kwargs))
 
+    @BRIEF
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.base(*args, **kwargs)
 
@@ -98,7 +100,8 @@ class Heuristics(Launchable):
 
     def warmup(self, *args: Any, grid: Grid = None, **kwargs: Any) -> Any:
         """Compile without launching, as JITFunction.warmup does."""
-        return self.inner.warmup(*args, grid=grid, **self._complete(args, kwargs))
+        with self.base.brief:
+            return self.inner.warmup(*args, grid=grid, **self._complete(args, kwargs))
 
 
 def resolve(inner: JITFunction | Launchable, grid: Grid, args: Sequence[Any],
@@ -111,4 +114,4 @@ def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]
                ) -> Callable[[Any], Heuristics]:
     """Decorator of a @tilec.jit function: parameters or launch options that functions of the
     arguments by name give."""
-    return lambda fn: Heuristics(fn, values)
+    return BRIEF(lambda fn: Heuristics(fn, values))

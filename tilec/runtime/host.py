@@ -20,6 +20,7 @@ from tilec.runtime.arguments import (
     Const,
     Key,
     constexpr_handler,
+    described,
     handler_of,
     leaves,
     parts_of,
@@ -65,7 +66,8 @@ def order_arguments(kernel: CompiledKernel, args: Sequence[Any] | Mapping[str, A
         order = next((o for o in (runtime, declared, names) if len(o) == len(args)), None)
         if order is None:
             raise LaunchError(f"`{kernel.name}` got {len(args)} arguments, expected "
-                              f"{len(runtime)}: {', '.join(runtime)}")
+                              f"{len(runtime)}: {', '.join(runtime)}", None,
+                              "pass them in this order; constexprs may be left out")
         args = dict(zip(order, args, strict=True))
     for name in args:
         if name not in names:
@@ -74,10 +76,11 @@ def order_arguments(kernel: CompiledKernel, args: Sequence[Any] | Mapping[str, A
     for name, compiled in kernel.constexprs.items():
         if name in args and not _same(args[name], compiled):
             raise LaunchError(f"`{kernel.name}` was compiled for {name} = {compiled!r}, not "
-                              f"{args[name]!r}", None, "compile it for these arguments")
+                              f"{described(args[name])}", None, "compile it for these arguments")
     missing = [n for n in runtime if n not in args]
     if missing:
-        raise LaunchError(f"`{kernel.name}` needs the arguments {', '.join(missing)}")
+        raise LaunchError(f"`{kernel.name}` needs the arguments {', '.join(missing)}", None,
+                          "give one for each run-time parameter")
     out: list[Any] = []
     for name, spec in kernel.signature.items():
         _flatten(spec, args[name], name, out)
@@ -97,13 +100,15 @@ def _flatten(spec: Spec, value: Any, name: str, out: list[Any]) -> None:
         return
     parts = parts_of(value)
     if parts is None or len(parts) != len(spec):
-        raise LaunchError(f"argument `{name}` is {value!r}, expected {len(spec)} values")
+        raise LaunchError(f"argument `{name}` is {described(value)}, expected {len(spec)} values",
+                          None, "pass a tuple, or a TensorDescriptor if it was compiled for one")
     for part, v in zip(spec, parts, strict=True):
         if isinstance(part, (ArgSpec, tuple)):
             _flatten(part, v, name, out)
         elif not _same(v, part):
-            raise LaunchError(f"argument `{name}` has {v!r}, where the kernel was compiled for "
-                              f"{part.value!r}", None, "compile it for these arguments")
+            raise LaunchError(f"argument `{name}` has {described(v)}, where the kernel was "
+                              f"compiled for {part.value!r}", None,
+                              "compile it for these arguments")
 
 
 def flat_arguments(key: Key, value: Any, passed: Any) -> list[Any]:
@@ -267,7 +272,8 @@ def geometry(value: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     view = device_view(value)
     array = as_numpy(value) if view is None else view
     if not hasattr(array, "strides"):
-        raise LaunchError(f"found {value!r}, expected an array")
+        raise LaunchError(f"found {described(value)}, expected an array", None,
+                          "give an array of numpy, torch or cupy")
     size = array.dtype.itemsize
     if any(s % size for s in array.strides):
         raise LaunchError(f"an array has strides of {tuple(array.strides)} bytes, expected "
@@ -305,6 +311,9 @@ def numpy_dtype(short: str) -> Any:
 
 def _run(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, int], level: str,
          seed: int | None) -> None:
+    if 0 in grid:  # nothing runs, but a kernel that does not compile says so
+        kernel.level(level)
+        return
     if level != "ptx":
         kernel, bound = kernel.bind_maps(arrays, level, grid)
         tilec.interp.run(kernel.upper.modules[level], kernel.name, bound, grid, seed)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 from tilec import knobs
 from tilec.codegen.cubin import available
 from tilec.compiler import Options
-from tilec.errors import BRIEF, CompilationError, LaunchError, TilecError, did_you_mean
+from tilec.errors import BRIEF, CompilationError, LaunchError, TilecError, did_you_mean, note
 from tilec.frontend.function import MISSING, Function
 from tilec.frontend.signature import Spec
 from tilec.instruments import override_state
@@ -89,52 +88,47 @@ class JITFunction(Function):
         Raises LaunchError for arguments, options or grids that do not fit, CompilationError for
         what does not compile, DriverError and OutOfResources from the device.
         """
-        given = (*args, *kwargs.values())
-        plan = self._plans.get((len(args), *kwargs, *map(type, given)))
-        if plan is None:
-            plan = self._plan(args, kwargs)
         try:
-            key, values = plan.read(*given)
-        except TilecError:
-            plan.keys(given)  # raises it again, with the parameter's name
-            raise
-        flags: Any = knobs.snapshot_key()
-        if flags is not None:
-            flags = self._numbered(flags)
-        elif self._setting is not None:
-            self._setting = None
-        full = key, flags, self.source_key()
-        try:
-            entry = plan.entries.get(full)
-        except TypeError:
-            raise self._unhashable(plan, given) from None
-        if entry is None:
-            with BRIEF:
+            given = (*args, *kwargs.values())
+            plan = self._plans.get((len(args), *kwargs, *map(type, given)))
+            if plan is None:
+                plan = self._plan(args, kwargs)
+            try:
+                key, values = plan.read(*given)
+            except TilecError:
+                plan.keys(given)  # raises it again, with the parameter's name
+                raise
+            flags: Any = knobs.snapshot_key()
+            if flags is not None:
+                flags = self._numbered(flags)
+            elif self._setting is not None:
+                self._setting = None
+            full = key, flags, self.source_key()
+            try:
+                entry = plan.entries.get(full)
+            except TypeError:
+                raise self._unhashable(plan, given) from None
+            if entry is None:
                 entry = plan.entries[full] = self._make(plan, given, flags)
-        if type(grid) is not tuple and callable(grid):
-            grid = grid(self._meta(plan, given))
-        if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
-            grid = grid[0], 1, 1  # what nearly every launch has, without a call
-        else:
-            grid = self._check_grid(grid)
-        launch = entry.launch
-        if launch is None:
-            with BRIEF:
+            if type(grid) is not tuple and callable(grid):
+                grid = grid(self._meta(plan, given))
+            if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
+                grid = grid[0], 1, 1  # what nearly every launch has, without a call
+            else:
+                grid = host.check_grid(grid)
+            launch = entry.launch
+            if launch is None:
                 self._run_on_cpu(entry, plan, given, grid)
+                return entry.kernel
+            if plan.stream is None:
+                stream = device.current_stream(entry.where)
+            else:
+                stream = raw_stream(given[plan.stream])
+            launch(grid, entry.threads, entry.shared, stream,
+                   values if entry.pick is None else entry.pick(values))
             return entry.kernel
-        if plan.stream is None:
-            stream = device.current_stream(entry.where)
-        else:
-            stream = raw_stream(given[plan.stream])
-        launch(grid, entry.threads, entry.shared, stream,
-               values if entry.pick is None else entry.pick(values))
-        return entry.kernel
-
-    def _check_grid(self, grid: Any) -> tuple[int, int, int]:
-        try:
-            return host.check_grid(grid)
-        except LaunchError as e:
-            e.message, e.loc = f"`{self.name}`: {e.message}", self.def_location
+        except TilecError as error:
+            self.brief.finish(error)  # `with self.brief:` would slow every launch
             raise
 
     def _run_on_cpu(self, entry: _Entry, plan: Plan, given: Sequence[Any],
@@ -252,7 +246,8 @@ class JITFunction(Function):
                               "to run on the CPU")
         if not found and device.gpu_available():
             return None, "cubin"
-        _note_cpu(self.name)
+        note("on the CPU", f"`{self.name}` runs on the CPU, in the interpreter, as kernels with "
+             "host arrays do; with device arrays they run on the GPU")
         return None, "tile"
 
     def _target(self, where: int | None, options: Mapping[str, Any]) -> Target:
@@ -293,8 +288,8 @@ class JITFunction(Function):
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> CompiledKernel:
         """Compile for these arguments (arrays, or dtypes in their place), without launching."""
-        kernel, _ = self.specialize(args, kwargs, dtypes=True)
-        with BRIEF:
+        with self.brief:
+            kernel, _ = self.specialize(args, kwargs, dtypes=True)
             kernel.lower("cubin" if available() else "ptx")
         return kernel
 
@@ -338,25 +333,15 @@ def raw_stream(stream: Any) -> int:
     for attribute in ("cuda_stream", "ptr", "handle"):
         if hasattr(stream, attribute):
             return int(getattr(stream, attribute))
-    raise LaunchError(f"stream is {stream!r}, expected a stream or its raw handle")
+    raise LaunchError(f"stream is {stream!r}, expected a stream or its raw handle", None,
+                      "give one of torch or cupy, an integer, or leave it out")
 
 
 def _shown(place: Any) -> str:
     return {"numpy": "the host (numpy)", "torch": "the CPU (torch)"}.get(place, f"GPU {place}")
 
 
-_noted = False
-
-
-def _note_cpu(name: str) -> None:
-    """Say once that kernels run on the CPU."""
-    global _noted
-    if not _noted:
-        _noted = True
-        print(f"tilec: `{name}` runs on the CPU, in the interpreter, as kernels with host arrays "
-              "do; with device arrays they run on the GPU", file=sys.stderr)
-
-
+@BRIEF
 def jit(fn: Callable[..., Any] | None = None, *, do_not_specialize: Iterable[str | int] = (),
         do_not_specialize_on_alignment: Iterable[str | int] = (), **options: Any) -> Any:
     """Decorator: make a kernel of a Python function. `@tilec.jit`, or `@tilec.jit(num_warps=8)`.
@@ -369,6 +354,7 @@ def jit(fn: Callable[..., Any] | None = None, *, do_not_specialize: Iterable[str
             raise CompilationError(f"`{name}` is no option of tilec.jit", None,
                                    did_you_mean(name, known) or f"it has {', '.join(known)}")
 
+    @BRIEF
     def decorate(f: Callable[..., Any]) -> JITFunction:
         return JITFunction(f, options, do_not_specialize, do_not_specialize_on_alignment)
 

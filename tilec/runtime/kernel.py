@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilec import knobs
@@ -26,12 +25,12 @@ from tilec.compiler import (
     kernel_hash,
 )
 from tilec.errors import (
-    BRIEF,
     CompilationError,
     LaunchError,
     OutOfResources,
     TilecError,
     did_you_mean,
+    note,
 )
 from tilec.frontend.build import build_module
 from tilec.frontend.function import Function
@@ -55,7 +54,10 @@ if TYPE_CHECKING:
 ALIASES = {"ttir": "tile", "ttgir": "gpu"}
 ASM_KEYS = ("source", *LEVELS, "sass")
 _DISK = DiskCache()
-_announced: set[Path] = set()  # edited files that were said to be in use
+
+
+class NoLevel(TilecError, KeyError):
+    """`kernel.asm` has no such entry."""
 
 
 class Asm(Mapping[str, Any]):
@@ -66,9 +68,10 @@ class Asm(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         name = ALIASES.get(key, key)
-        if name not in ASM_KEYS:
-            raise KeyError(f"{key}: {did_you_mean(key, ASM_KEYS) or ', '.join(ASM_KEYS)}")
-        with BRIEF:
+        with self._kernel.fn.brief:
+            if name not in ASM_KEYS:
+                raise NoLevel(f"asm has no `{key}`", None,
+                              did_you_mean(key, ASM_KEYS) or f"it has {', '.join(ASM_KEYS)}")
             return self._kernel.level(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -141,9 +144,8 @@ class CompiledKernel:
             if not self.options.find_boxes:
                 raise
             made = compiled(self.by_pointers.build)  # TMA's buffers share no bytes with scratch
-        if made.edited is not None and made.edited not in _announced:
-            _announced.add(made.edited)
-            print(f"tilec: `{self.name}` goes on from {made.edited}", file=sys.stderr)
+        if made.edited is not None:
+            note(made.edited, f"`{self.name}` goes on from {made.edited}")
         return made
 
     def announce(self) -> None:
@@ -283,18 +285,18 @@ class CompiledKernel:
         extents. Raises LaunchError where the arguments do not fit.
         """
         level = ALIASES.get(level, level)
-        values = host.order_arguments(self, args)
-        extents = host.check_grid(grid)
-        if level == "cubin":
-            host.launch_on_device(self, values, extents)
-        elif level in ("tile", "gpu", "lowered", "ptx"):
-            with BRIEF:
+        with self.fn.brief:
+            values = host.order_arguments(self, args)
+            extents = host.check_grid(grid)
+            if level == "cubin":
+                host.launch_on_device(self, values, extents)
+            elif level in knobs.RUN_LEVELS:
                 host.run_on_cpu(self, values, extents, level, seed)
-        else:
-            raise LaunchError(f"a kernel cannot run at level `{level}`", None,
-                              did_you_mean(level, ("tile", "gpu", "lowered", "ptx", "cubin"))
-                              or "the levels that run are tile, gpu, lowered, ptx and cubin; "
-                              "tilec-run takes LLVM IR")
+            else:
+                raise LaunchError(f"a kernel cannot run at level `{level}`", None,
+                                  did_you_mean(level, (*knobs.RUN_LEVELS, "cubin"))
+                                  or "the levels that run are tile, gpu, lowered, ptx and cubin; "
+                                  "tilec-run takes LLVM IR")
 
     @property
     def maps(self) -> list[MapRecipe]:
@@ -313,8 +315,7 @@ class CompiledKernel:
                 return self, arrays + [m.in_simulator(arrays, grid) for m in makers(self.maps)]
             modules = self.upper.modules
             for maker in makers(recipes(modules["lowered"].funcs[0])):
-                if maker.boxes is not None:  # what must hold below must hold here, too
-                    maker.in_simulator(arrays, grid)
+                maker.in_simulator(arrays, grid)  # what must hold on a GPU must hold here, too
             made = makers(recipes(modules[level].funcs[0]))
             return self, arrays + [m.on_host(arrays, grid) for m in made]
         except NoMap:
@@ -334,8 +335,8 @@ class CompiledKernel:
         check: raise SimulatorError for a race or a use of an uninitialised value as well
         (docs/simulator.md).
         """
-        values, extents = host.order_arguments(self, args), host.check_grid(grid)
-        with BRIEF:
+        with self.fn.brief:
+            values, extents = host.order_arguments(self, args), host.check_grid(grid)
             return host.simulate(self, values, extents, seed, check, count)
 
     def launcher(self, index: int) -> Launcher:

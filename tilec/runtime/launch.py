@@ -113,7 +113,9 @@ class Packer:
                 struct.pack("<" + _code(kind), value)
             except (struct.error, OverflowError, TypeError, ValueError):
                 raise LaunchError(
-                    f"argument {i} is {value!r}, which is not a value of type {kind}") from None
+                    f"argument {i} is {value!r}, which is not a value of type {kind}", None,
+                    "pass a number that fits, or annotate the parameter with a wider type"
+                ) from None
             fitted.append(value)
         return fitted
 

@@ -40,7 +40,7 @@ def in_simulator(value: Any, t: TensorMap, name: str) -> sim.TensorMap:
     """The simulator's record of the tensor map of a tensor in host memory. name: of the parameter;
     LaunchError as for a device."""
     array, boxes = on_host(value), tma_boxes(t)
-    _check(0, array.shape, array.strides, t, name)
+    _check(array.ctypes.data, array.shape, array.strides, t, name)
     return sim.TensorMap(array, _PTX_TYPES[_TYPES[t.element.name]], array.shape[::-1],
                          array.strides[-2::-1], boxes.box[::-1], swizzle=boxes.swizzle)
 

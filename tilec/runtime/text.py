@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import tilec
 from tilec import knobs
 from tilec.codegen.cubin import sass
 from tilec.compiler import IR_LEVELS, Compiled, compile_from
-from tilec.errors import LaunchError, did_you_mean
+from tilec.errors import BRIEF, Brief, LaunchError, did_you_mean
 from tilec.ir.clusters import check_clusters
 from tilec.ir.core import Module, Value
 from tilec.ir.parser import parse
@@ -20,7 +20,7 @@ from tilec.ir.types import Pointer, Scalar, TensorMap
 from tilec.ir.verifier import verify
 from tilec.language import dtypes as dt
 from tilec.runtime import device, host
-from tilec.runtime.arguments import handler_of, place_of
+from tilec.runtime.arguments import described, handler_of, place_of
 from tilec.runtime.launch import Launcher
 from tilec.runtime.loading import load as load_on_device
 from tilec.runtime.maps import makers
@@ -28,6 +28,7 @@ from tilec.runtime.tensor_map import in_simulator, on_device, on_host
 from tilec.target import DEFAULT, Target
 
 
+@BRIEF
 def load(path: str | Path) -> TextKernel:
     """The kernel in a .tir file. IRError names the line that is wrong."""
     module = parse(Path(path).read_text(), str(path))
@@ -48,6 +49,7 @@ class TextKernel:
         # Tensor maps that name the pointer they are made of are made by the launch.
         self.params = self.func.args[:len(self.func.args) - len(recipes(self.func))]
         self._launchers: dict[int, Launcher] = {}
+        self._brief = Brief(lambda: self.func.loc)
 
     @cached_property
     def compiled(self) -> Compiled:
@@ -61,12 +63,15 @@ class TextKernel:
         return sass(self.compiled.linked.cubin)
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
-        extents = host.check_grid(grid)
-        return lambda *args: self._launch(extents, self._arguments(args, _device_value))
+        return partial(self._launch, grid)
 
     def run(self, args: Sequence[Any], grid: Any, level: str = "lowered",
             seed: int | None = None) -> None:
         """Run on host arrays, in place, at an IR level from the module's own on down, or "ptx"."""
+        with self._brief:
+            self._run(args, grid, level, seed)
+
+    def _run(self, args: Sequence[Any], grid: Any, level: str, seed: int | None) -> None:
         extents = host.check_grid(grid)
         check_clusters(self.name, extents, self.module.num_ctas)
         if level == "ptx":
@@ -91,20 +96,23 @@ class TextKernel:
         params = self.params
         if len(args) != len(params):
             raise LaunchError(f"`{self.name}` got {len(args)} arguments, expected {len(params)}: "
-                              f"{', '.join(p.name for p in params)}")
+                              f"{', '.join(p.name for p in params)}", None,
+                              "pass them in this order")
         return [convert(p, v) for p, v in zip(params, args, strict=True)]
 
-    def _launch(self, grid: tuple[int, int, int], values: Sequence[Any]) -> None:
-        index = device.current_device()
-        launcher, made = self._launchers.get(index), self.compiled
-        if launcher is None:
-            loaded = load_on_device(made, index)
-            launcher = self._launchers[index] = Launcher(
-                loaded.function, [_short(p) for p in self.params], index,
-                [maker.on_device for maker in makers(made.maps)], made.options.launch_pdl,
-                name=self.name, num_ctas=made.options.num_ctas)
-        launcher.launch(grid, made.threads, made.shared,
-                        device.current_stream(index), values)
+    def _launch(self, grid: Any, *args: Any) -> None:
+        with self._brief:
+            extents, values = host.check_grid(grid), self._arguments(args, _device_value)
+            index = device.current_device()
+            launcher, made = self._launchers.get(index), self.compiled
+            if launcher is None:
+                loaded = load_on_device(made, index)
+                launcher = self._launchers[index] = Launcher(
+                    loaded.function, [_short(p) for p in self.params], index,
+                    [maker.on_device for maker in makers(made.maps)], made.options.launch_pdl,
+                    name=self.name, num_ctas=made.options.num_ctas)
+            launcher.launch(extents, made.threads, made.shared, device.current_stream(index),
+                            values)
 
 
 def _short(param: Value) -> str:
@@ -125,8 +133,9 @@ def _device_value(param: Value, value: Any) -> Any:
     wanted, pointer = _short(param), isinstance(param.type, Pointer)
     if pointer and (not isinstance(place_of(key), int) or f"*{key[0]}" != wanted) or \
             not pointer and place_of(key) is not None:
-        raise LaunchError(f"argument `{param.name}` is {value!r}, expected "
-                          f"{'a device array of type ' * pointer}{wanted.removeprefix('*')}")
+        raise LaunchError(f"argument `{param.name}` is {described(value)}, expected "
+                          f"{'a device array of type ' * pointer}{wanted.removeprefix('*')}", None,
+                          "convert it, or change the parameter's type in the .tir file")
     return passed
 
 

@@ -136,14 +136,16 @@ class Autotuner(Launchable):
 
     def warmup(self, *args: Any, grid: Grid = None, **kwargs: Any) -> list[CompiledKernel]:
         """Compile all configs that fit, without launching any."""
-        self.refuse(self._tuned, "the tuner", args, kwargs)
         dropped: dict[Config, str] = {}
         kernels = []
-        for config in self._pruned(self.by_name(args, kwargs), kwargs):
-            with _dropping(config, dropped):
-                kernels.append(self.inner.warmup(*args, grid=grid, **kwargs | config.all_kwargs()))
-        if not kernels:
-            raise self._none_fits(dropped)
+        with self.base.brief:
+            self.refuse(self._tuned, "the tuner", args, kwargs)
+            for config in self._pruned(self.by_name(args, kwargs), kwargs):
+                with _dropping(config, dropped):
+                    kernels.append(self.inner.warmup(*args, grid=grid,
+                                                     **kwargs | config.all_kwargs()))
+            if not kernels:
+                raise self._none_fits(dropped)
         return kernels
 
     def _choose(self, grid: Grid, args: Sequence[Any], kwargs: dict[str, Any]) -> Config:
@@ -154,7 +156,7 @@ class Autotuner(Launchable):
         key = problem, flags, self.base.source_key()
         found = self.cache.get(key)
         if found is None:
-            with BRIEF, self._tuning:
+            with self._tuning:
                 found = self.cache.get(key)  # another thread may have found it meanwhile
                 if found is None:
                     found = self.cache[key] = self._tune(grid, args, kwargs, problem)
@@ -321,7 +323,8 @@ def autotune(configs: Sequence[Config], key: Sequence[str],
     called as do_bench(fn, quantiles=...) in its place. Raises CompilationError for what does not
     fit the function.
     """
-    return lambda fn: Autotuner(fn, configs, key, prune_configs_by or {}, reset_to_zero or (),
-                                restore_value or (), warmup, rep, cache_results, do_bench)
+    return BRIEF(lambda fn: Autotuner(
+        fn, configs, key, prune_configs_by or {}, reset_to_zero or (), restore_value or (),
+        warmup, rep, cache_results, do_bench))
 
 

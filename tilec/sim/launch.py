@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilec.errors import BRIEF
 from tilec.sim import instructions  # noqa: F401  (its modules register the rules)
 from tilec.sim.banks import OnShared
 from tilec.sim.counters import Counts
@@ -26,6 +27,7 @@ Array = np.ndarray[Any, Any]
 MAX_STEPS = 2_000_000
 
 
+@BRIEF
 def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, int, int],
         block: int | None = None, shared_bytes: int = 0, seed: int | None = None,
         max_steps: int = MAX_STEPS, on_print: Callable[[str], None] | None = None,

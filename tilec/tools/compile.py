@@ -68,7 +68,8 @@ def load(path: Path, name: str) -> Function:
     """The jit function `name` of a Python file, which is executed. Raises ToolError."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise ToolError(f"{path} is no Python file")
+        raise ToolError(f"{path} is no Python file" if path.exists() else f"{path} is not there",
+                        None, "name a .py file with a kernel in it")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     folder = str(path.parent.resolve())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilec import sim
-from tilec.errors import SimulatorError, TilecError
+from tilec.errors import SimulatorError, TilecError, ToolError
 from tilec.runtime.maps import makers, of_text
 from tilec.target import DEFAULT, Target
 from tilec.tools.run import add_launch_options, argument, copied, grid_of, pick, show
@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def simulate(path: Path, args: argparse.Namespace, arrays: Sequence[object]) -> sim.Counts | None:
     """Run the file on `arrays`, in place. Raises TilecError, which names the file."""
+    if path.suffix in (".tir", ".ll"):
+        raise ToolError(f"{path}: expected a .ptx file", None, f"`tilec-run {path}` runs it")
     try:
         text = path.read_text()
         module, grid = sim.parse(text), grid_of(args.grid)
