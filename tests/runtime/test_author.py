@@ -158,9 +158,9 @@ REFUSED = {
              "argument `a` has strides of (402, 2) bytes, expected multiples of 16 below 2**40",
              "TMA copies no other tensors; copy it into one that fits"),
     "empty": (lambda: moved[(1,)](described(0, 64), described(64, 64)), moved,
-              "argument `a` has the shape (0, 64), expected extents from 1 to 2**32",
+              "argument `a` has the shape (0, 64), expected extents from 1 to 2**31 - 1",
               "do not launch for an empty tensor"),
-    "one buffer": (lambda: same(accumulated), accumulated, "`b` and `c` are one buffer",
+    "one buffer": (lambda: same(accumulated), accumulated, "`b` and `c` overlap",
                    "TMA moves blocks of one of them, in no order with what the kernel does to the "
                    "other: pass two buffers, or make them one argument, which TMA leaves alone"),
     "cluster": (lambda: blocks[(3,)](array(), B=8, num_ctas=2), blocks,
