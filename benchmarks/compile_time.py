@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -328,6 +329,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="kernels whose name contains this")
     parser.add_argument("--count", type=int, default=3, help="measurements per figure")
+    parser.add_argument("--jobs", type=int, default=1, help="kernels measured at a time")
     parser.add_argument("--no-hits", action="store_true", help="leave out hits in the disk cache")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     common.add_output_flag(parser)
@@ -338,9 +340,11 @@ def main() -> None:
     contenders = ["tilec"] + (["triton"] if common.installed("triton") else [])
     write_byte_code(contenders)
     rows = []
-    for kernel in (name for name in CASES if flags.only in name):
-        found = measure(kernel, contenders, flags.count, not flags.no_hits)
-        print(kernel, found, flush=True)
+    names = [name for name in CASES if flags.only in name]
+    with ThreadPoolExecutor(flags.jobs) as pool:
+        measured = list(pool.map(
+            lambda name: measure(name, contenders, flags.count, not flags.no_hits), names))
+    for kernel, found in zip(names, measured, strict=True):
         for key, what in (("cold", "fresh process, cold cache"),
                           ("warm", "warm process, new constexpr value"),
                           ("hit", "fresh process, disk-cache hit"),
@@ -357,7 +361,8 @@ def main() -> None:
     where = "torch and the CUDA context are loaded before the clock starts; imports count, and a " \
         "launch ends when the GPU is done" if gpu else \
         "compiled for sm_90a, not launched; imports count"
-    body = f"Milliseconds, medians of {flags.count}; {where}.\n\n" + common.table(
+    at_once = f"; {flags.jobs} kernels at a time on {os.cpu_count()} cores" * (flags.jobs > 1)
+    body = f"Milliseconds, medians of {flags.count}; {where}{at_once}.\n\n" + common.table(
         ["kernel", "what", "tilec", "Triton", "tilec / Triton"], rows)
     common.report("compile_time", "Compile time", body, flags.output, "" if gpu else "-cpu")
 
