@@ -5,7 +5,9 @@ import pytest
 
 from tests.interp.kernels import launch, module, offsets, pointer
 from tilec.errors import InterpreterError
+from tilec.eval.dtypes import dtype_of
 from tilec.interp.run import run
+from tilec.ir.types import SCALARS
 
 PARAMS = "%x: ptr<f32>, %o: ptr<f32>, %n: i32"
 LOAD = offsets(8) + pointer("x", "offs", 8) + pointer("o", "offs", 8) + """
@@ -350,6 +352,18 @@ def test_print_goes_program_by_program_and_marks_poison():
     launch("%x: ptr<f32>, %n: i32", body, [np.array([1, 2, 3], np.float32), 3], (2,),
            on_print=lines.append)
     assert sorted(lines) == ["pid (0, 0, 0) v: [1. 2.] 0", "pid (1, 0, 0) v: [3.0 ?] 1"]
+
+
+@pytest.mark.parametrize("name", ["bf16", "f16", "f8e4m3", "f8e5m2", "i8"])
+def test_poison_is_marked_in_tiles_of_any_type(name):
+    lines = []
+    body = offsets(4) + pointer("x", "offs", 4).replace("f32", name) + f"""
+        %v = tile.load(%xp, %mask) : tensor<4x{name}>
+        tile.print(%v)
+    """
+    x = np.array([1, -2, 3, 4]).astype(dtype_of(SCALARS[name]))
+    launch(f"%x: ptr<{name}>, %n: i32", body, [x, 2], (1,), on_print=lines.append)
+    assert lines == ["pid (0, 0, 0) [1 -2 ? ?]" if name == "i8" else "pid (0, 0, 0) [1.0 -2.0 ? ?]"]
 
 
 def test_prints_before_an_error_are_shown():

@@ -12,7 +12,6 @@ from tilec.codegen.cluster import remote
 from tilec.codegen.context import CodeGen, lower
 from tilec.codegen.emit import Reg
 from tilec.codegen.memory import cache_policy
-from tilec.errors import CompilationError
 from tilec.ir import ops
 from tilec.ir.buffers import stage_bytes
 from tilec.ir.core import Value
@@ -182,11 +181,7 @@ def _boxes(cg: CodeGen, op: TmaOp, buffer: Value, at: Sequence[Reg]
            ) -> list[tuple[int, list[Reg]]]:
     """Each box of a copy: its place in the buffer in bytes, and its coordinates as PTX has them,
     the last dimension first."""
-    try:
-        boxes = tma_boxes(op.map_type())
-    except ValueError as error:
-        raise CompilationError(str(error), op.loc) from None
-    t, out = buffer.type, []
+    boxes, t, out = tma_boxes(op.map_type()), buffer.type, []
     assert isinstance(t, MemDesc)
     for i in range(boxes.count):
         column = i * boxes.box[-1]

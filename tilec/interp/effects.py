@@ -278,7 +278,8 @@ def _shown(array: Array, poison: Array | None, hexadecimal: bool) -> str:
     if hexadecimal and array.dtype.kind in "iu":
         array = np.vectorize(hex, otypes=[object])(array)
     if poison is not None and poison.any():
-        array = np.where(poison, "?", array.astype(str))
+        exact = array if array.dtype.isbuiltin == 1 else array.astype(np.float32)  # of ml_dtypes
+        array = np.where(poison, "?", exact.astype(str))
     return str(array).replace("'", "") if array.dtype.kind in "OU" else str(array)
 
 

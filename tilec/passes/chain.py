@@ -41,7 +41,6 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rul
     if not second or more or not all(isinstance(r, ops.Dot) and by_wgmma(r)
                                      for load in loads for r in readers_of(load)):
         return ""
-    _sink(loop, loads)
     late = _users(loop, second)
     first = [dot for dot in dots if dot not in late]
     early = _users(loop, first) - late
@@ -50,6 +49,7 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rul
     if _registers(loop, first, second, reads) > rules.registers() - SPARE or \
             rules.of_loop(slots + 1) or _obstacle(loop, reads, early, late, needed, then, rules):
         _in_turn(loop, loads, late, needed, then)
+        _sink(loop, loads)
         loop.num_stages = slots
         return "; its first dots begin together, and so do its second ones"
     for op in (*reads, *early):
@@ -61,13 +61,18 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rul
     for load in loads:
         load.stage = int(all(r in late for r in readers_of(load)))
         load.op_order = COPIES
+    _sink(loop, loads)
     loop.num_stages = slots + 1
     return "; first dots begin beside the second ones of the round before"
 
 
 def _sink(loop: ops.For, loads: Iterable[ops.DescriptorLoad]) -> None:
-    """Move loads to where their blocks are first used: a round waits for them in that order, and
-    waits keep their places among reads. Nothing in the loop writes."""
+    """Move loads to where their blocks are first used, if a round needs one before another read
+    that the text has earlier: waits for blocks and reads keep their places. Nothing writes."""
+    found = [min(r.op_order for r in readers_of(op)) if isinstance(op, ops.DescriptorLoad) else
+             op.op_order for op in loop.body if isinstance(op, ops.DescriptorLoad | ops.Load)]
+    if found == sorted(found):
+        return
     place = {op: i for i, op in enumerate(loop.body)}
     for load in loads:
         users = [place[op] for op in _users(loop, [load]) if op is not load]
