@@ -73,7 +73,8 @@ def encode(address: int, shape: tuple[int, ...], strides: tuple[int, ...], t: Te
     size, cu = t.element.bytes, device.driver()
     _check(address, shape, [s * size for s in strides], t, name)
     boxes = tma_boxes(t)
-    outer = [cu.cuuint64_t(s * size) for s in reversed(strides[:-1])]
+    # One dimension has no stride, but the driver refuses a null pointer to them.
+    outer = [cu.cuuint64_t(s * size) for s in reversed(strides[:-1])] or [cu.cuuint64_t(0)]
     error, made = cu.cuTensorMapEncodeTiled(
         getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[t.element.name]}"),
         len(shape), address, [cu.cuuint64_t(n) for n in reversed(shape)], outer,
