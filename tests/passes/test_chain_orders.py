@@ -79,3 +79,47 @@ def test_any_order_of_loads(kernel, swapped, d, step, stages, registers) -> None
         out[...] = np.nan
         made.run(args, 1, level=level)
         np.testing.assert_array_equal(out, want, level)
+
+
+@tilec.jit
+def backwards(q, k, p_ptr, out_ptr, n, D: tl.constexpr, BN: tl.constexpr):
+    """Of each block of q, chained products with all blocks of k, the last one first."""
+    for tile in tl.range(tl.program_id(0), tl.cdiv(n, 64), tl.num_programs(0), flatten=True):
+        rows = tile * 64 + tl.arange(0, 64)
+        x = q.load([tile * 64, 0])
+        p = tl.load(p_ptr + rows, rows < n, other=0.0)
+        a = tl.zeros((64, D), tl.float32)
+        b = tl.zeros((64, D), tl.float32)
+        c = tl.zeros((64, D), tl.float32)
+        for t in tl.range(tl.cdiv(k.shape[0], BN) - 1, -1, -1, warp_specialize=True):
+            y = k.load([t * BN, 0])
+            s = tl.dot(x, tl.trans(y))
+            a += tl.dot((s + t).to(tl.bfloat16), y)
+            b += tl.dot((s - p[:, None]).to(tl.bfloat16), y)
+            c += tl.dot((s - 1.0).to(tl.bfloat16), y)
+        at = rows[:, None] * D + tl.arange(0, D)[None, :]
+        tl.store(out_ptr + at, a + 2.0 * b + 3.0 * c, rows[:, None] < n)
+
+
+@pytest.mark.parametrize("registers", [0, 96, 128])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_addresses_that_are_computed_in_each_round(registers, stages) -> None:
+    rng = np.random.default_rng(registers)
+    q, k = (rng.integers(-2, 3, (rows, 64)).astype(ml_dtypes.bfloat16) for rows in (150, 200))
+    out = np.full((150, 64), np.nan, np.float32)
+    p = rng.integers(-3, 4, 150).astype(np.float32)
+    args = [*(tilec.TensorDescriptor.from_tensor(x, (64, 64)) for x in (q, k)), p, out, 150]
+    made = backwards.warmup(*args, D=64, BN=64, grid=(2,), target="sm_90a", num_warps=4,
+                            num_stages=stages, maxnreg=registers)
+    assert "gpu.tma_load" in made.asm["gpu"]
+    fq, fk = (x.astype(np.float32) for x in (q, k))
+    want = np.zeros_like(out)
+    for t in range(4):
+        block = fk[64 * t:64 * t + 64]
+        for scale, shift in ((1, t), (2, -p[:, None]), (3, -1)):
+            s = (fq @ block.T + shift).astype(ml_dtypes.bfloat16).astype(np.float32)
+            want += scale * (s @ block)
+    for level in LEVELS:
+        out[...] = np.nan
+        made.run(args, 2, level=level)
+        np.testing.assert_array_equal(out, want, level)

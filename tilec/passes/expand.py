@@ -230,7 +230,6 @@ class Expander:
         """Run an early op in its stage; a read only if there is such an iteration."""
         self.resolve(_reads(op), frame, builder)
         copy = self.copy(op, frame, builder)
-        copy.stage, copy.op_order = -1, 0
         if isinstance(copy, ops.Load | ops.AsyncCopy):
             here = Builder(before=copy, loc=builder.loc)
             at = 2 if isinstance(copy, ops.AsyncCopy) else 1
@@ -250,6 +249,7 @@ class Expander:
     def copy(self, op: Op, frame: _Frame, builder: Builder) -> Op:
         """An op once more, for a frame. Past the last iteration a condition may be poison."""
         copy = builder.insert(op.clone(frame.values))
+        copy.stage, copy.op_order = -1, 0  # it may come to stand in a loop around, which has others
         for x in copy.walk():
             if isinstance(x, ops.If) and not any(a.isolated for a in x.ancestors()) and \
                     not (self.peel and frame.stage == self.last - 1):
