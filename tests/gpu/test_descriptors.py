@@ -78,14 +78,15 @@ def launches(count: int) -> None:
     """The persistent example, launched again and again."""
     rng = np.random.default_rng(count)
     a, b = (rng.standard_normal((512, 512)).astype(np.float16) for _ in range(2))
-    there: list[Any] = [OnDevice(x) for x in (a, b, np.full((512, 512), np.nan, np.float32))]
-    described = [tilec.TensorDescriptor(x, (512, 512), (512, 1), s)
-                 for x, s in zip(there, ((128, 64), (64, 128), (128, 128)))]
-    for _ in range(count):
-        product[(5,)](*described, TURNED=False, FLAT=True, num_warps=8, num_stages=3)
-    device.synchronize()
     want = a.astype(np.float64) @ b.astype(np.float64)
-    np.testing.assert_allclose(there[2].get(), want, 1e-3, 1e-3)
+    for ws in (False, True):
+        there: list[Any] = [OnDevice(x) for x in (a, b, np.full(want.shape, np.nan, np.float32))]
+        described = [tilec.TensorDescriptor(x, (512, 512), (512, 1), s)
+                     for x, s in zip(there, ((128, 64), (64, 128), (128, 128)))]
+        for _ in range(count):
+            product[(5,)](*described, TURNED=False, FLAT=True, WS=ws, num_warps=8, num_stages=3)
+        device.synchronize()
+        np.testing.assert_allclose(there[2].get(), want, 1e-3, 1e-3)
 
 
 def test_many_launches() -> None:

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 from unittest import mock
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -29,6 +30,8 @@ GEMM = [(128, 256, 64), (256, 256, 128), (384, 768, 192), (1000, 1088, 1000), (1
         (127, 264, 72), (129, 8, 520), (2048, 2048, 64), (2056, 1032, 328), (640, 4096, 1024),
         (4096, 4352, 128), (77, 4000, 2048), (1300, 1304, 1312)]
 GRIDS = [1, 7, 132]
+PERSISTENT = ["gemm_a_branch.tir", "gemm_c_e2.tir", "gemm_d_e2.tir", "attention_e1.tir",
+              "attention_f3nf.tir"]
 ATTENTION = [(2, 128), (1, 256), (3, 384), (2, 1), (1, 7), (2, 129), (1, 200), (4, 1000), (2, 1537),
              (1, 4096), (3, 2176)]
 
@@ -84,16 +87,50 @@ def check_explicit(m: int, n: int, k: int) -> None:
         gemm(there[2].get().astype(np.float32), want, f"{m} x {n} x {k}, {grid} programs")
 
 
-def launches(count: int) -> None:
-    """Persistent kernels, launched again and again."""
-    args, want = gemm_args(640, 768, 256, seed=1)
-    for name in ("gemm_a_branch.tir", "gemm_c_e2.tir"):
-        there = [OnDevice(a) if isinstance(a, np.ndarray) else a for a in args]
-        kernel = tilec.load(FOLDER / name)
-        for _ in range(count):
-            kernel[7](*there)
-        device.synchronize()
-        gemm(there[2].get().astype(np.float32), want, f"{name} after many launches")
+def launches(count: int, which: int) -> None:
+    """A persistent kernel, launched again and again."""
+    name = PERSISTENT[which]
+    if name.startswith("attention"):
+        args, want = attention_args(2, 300, seed=2)
+    else:
+        args, want = gemm_args(640, 768, 256, seed=1)
+    there = [OnDevice(a) if isinstance(a, np.ndarray) else a for a in args]
+    kernel = tilec.load(FOLDER / name)
+    for _ in range(count):
+        kernel[6](*there)
+    device.synchronize()
+    got, check = (there[3], attention) if name.startswith("attention") else (there[2], gemm)
+    check(got.get().astype(np.float32), want, f"{name} after many launches")
+
+
+def launches_of_explicit(count: int) -> None:
+    """Example 10."""
+    example = load_example("10_explicit_matmul")
+    args, want = gemm_args(640, 768, 256, seed=3)
+    there = [OnDevice(a) for a in args[:3]]
+    blocks = [tilec.TensorDescriptor(x, a.shape, (a.shape[1], 1), block) for x, a, block in zip(
+        there, args, ((128, 64), (64, 256), (64, 128)))]
+    for _ in range(count):
+        example.matmul_kernel[(5,)](*blocks, GROUP=8, STAGES=4, num_warps=8)
+    device.synchronize()
+    gemm(there[2].get().astype(np.float32), want, "example 10 after many launches")
+
+
+def launches_of_fp8(count: int) -> None:
+    """Example 12; numbers are whole and small, so that sums are exact."""
+    example = load_example("12_fp8_matmul")
+    rng = np.random.default_rng(count)
+    a, b = (rng.integers(-4, 5, (n, 256)).astype(ml_dtypes.float8_e4m3fn) for n in (640, 512))
+    c, scales = np.full((640, 512), np.nan, np.float32), [np.full(1, s, np.float32) for s in (2, 4)]
+    there: list[Any] = [OnDevice(x) for x in (a, b, c, *scales)]
+    blocks = [tilec.TensorDescriptor(x, v.shape, (v.shape[1], 1), block) for x, v, block in zip(
+        there, (a, b, c), ((128, 128), (256, 128), (128, 256)))]
+    for _ in range(count):
+        example.fp8_matmul_kernel[(5,)](*blocks, *there[3:], GROUP=8, num_warps=8, num_stages=3,
+                                        launch_pdl=True)
+    device.synchronize()
+    want = 8 * (a.astype(np.float32) @ b.astype(np.float32).T)
+    np.testing.assert_array_equal(there[2].get(), want)
 
 
 def in_process(check: Any, *args: int) -> None:
@@ -125,5 +162,11 @@ def test_attention_by_the_driver() -> None:
     in_process(by_the_driver)
 
 
-def test_ten_thousand_launches() -> None:
-    in_process(launches, 10_000)
+@pytest.mark.parametrize("which", range(len(PERSISTENT)), ids=PERSISTENT)
+def test_ten_thousand_launches(which: int) -> None:
+    in_process(launches, 10_000, which)
+
+
+def test_ten_thousand_launches_of_examples() -> None:
+    in_process(launches_of_explicit, 10_000)
+    in_process(launches_of_fp8, 10_000)
