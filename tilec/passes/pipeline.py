@@ -9,7 +9,7 @@ from tilec.passes.ahead import Rules, buffer_type, dot_reads
 from tilec.passes.base import Pass
 from tilec.passes.dot_buffers import stays_in_flight, wgmma_readers
 from tilec.passes.expand import Expander, reading_stages, refuse
-from tilec.passes.tma import load_by_tma
+from tilec.passes.tma import Ring, load_by_tma
 
 
 class Pipeline(Pass):
@@ -23,10 +23,11 @@ class Pipeline(Pass):
             loops = [op for op in func.walk() if isinstance(op, ops.For)]
             for loop in loops:  # all of them first: expanding one puts barriers into those around
                 check_schedule(loop, Rules(module, func, loop))
+            rings: list[Ring] = []
             for loop in reversed(loops):
                 blocks = [op for op in loop.body if isinstance(op, ops.DescriptorLoad)]
                 if blocks:
-                    load_by_tma(loop, blocks, func, module)
+                    load_by_tma(loop, blocks, func, module, rings)
                 elif early := _early(loop):
                     expander = Expander(loop)
                     for op in early:

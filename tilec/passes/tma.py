@@ -29,13 +29,15 @@ ON_THE_WAY = (ops.ConvertLayout, ops.Trans)  # from a buffer to a dot
 class Ring:
     """The buffers of a loop's loads, `slots` of each, with their mbarriers, set up before `at`.
     consumers: how many warpgroups say by mbarriers `empty` when slots are free; 0 where barriers of
-    the loop say that."""
+    the loop say that. spare: buffers of loops that begin once this one's has ended, of which it
+    takes what it can use: the barrier after their setup orders its reads and their copies."""
 
     loads: Sequence[ops.DescriptorLoad]
     slots: int
     maps: TensorMaps
     at: Builder
     consumers: int = 0
+    spare: list[Value] = field(default_factory=list)
     tensor_maps: list[Value] = field(default_factory=list)
     buffers: list[Value] = field(default_factory=list)
 
@@ -45,8 +47,15 @@ class Ring:
         self.full.name = "full"
         for load in self.loads:
             t = buffer_type(load, self.slots)
-            self.buffers.append(self.at.emit(ops.AllocShared(types=[t], loc=load.loc)))
-            self.buffers[-1].name = load.result.name
+            buffer = next((b for b in self.spare if b.type == t), None)
+            if buffer is None:
+                buffer = self.at.emit(ops.AllocShared(types=[t], loc=load.loc))
+                buffer.name = load.result.name
+            else:
+                self.spare.remove(buffer)
+                assert buffer.op is not None and self.full.op is not None
+                buffer.op.move_before(self.full.op)
+            self.buffers.append(buffer)
             self.tensor_maps.append(self.maps.parameter(load))
         setup = Block()
         inside = Builder(setup, loc=self.at.loc)
@@ -127,13 +136,15 @@ def _bytes(view: Value) -> int:
     return prod(t.tile_shape) * t.element.bytes
 
 
-def load_by_tma(loop: ops.For, loads: Sequence[ops.DescriptorLoad], func: Func, module: Module
-                ) -> None:
+def load_by_tma(loop: ops.For, loads: Sequence[ops.DescriptorLoad], func: Func, module: Module,
+                made: list[Ring]) -> None:
     """Make the loads of a loop copies that run num_stages - 1 iterations ahead; in a nest that is
-    to be flattened, on into the next iterations of the outer loop."""
+    to be flattened, on into the next iterations of the outer loop. made: the rings of the
+    function's other loops so far; this one's are added."""
     slots, maps = max(loop.num_stages, 1), TensorMaps(func, module.attributes.get("target"))
     nest = Nest(loop, [v for load in loads for v in load.parts()[2]])
     before = Builder(before=nest.outermost, loc=loop.loc)
+    spare = _buffers_after(nest.outermost, made)
     staged = any(load.stage >= 0 for load in loads)
     flat = nest.flat and slots > 1 and not staged
     if nest.outers and nest.outers[-1].flatten:
@@ -142,16 +153,19 @@ def load_by_tma(loop: ops.For, loads: Sequence[ops.DescriptorLoad], func: Func, 
                else f"not flattened: {why}", option="flatten")
         nest.outers[-1].flatten = False
     if staged:
-        StagedLoads(nest, loads, maps, before, module.num_warps // WARPGROUP_WARPS).use()
+        staging = StagedLoads(nest, loads, maps, before, module.num_warps // WARPGROUP_WARPS, spare)
+        made += staging.rings.values()
+        staging.use()
         return
     if flat:
-        _run_on(nest, loads, slots, maps, before)
+        made.append(_run_on(nest, loads, slots, maps, before, spare))
         return
     expander = Expander(loop)
     count = expander.counter(2 * slots, nest.thread(number(before, 0, i32)))
     # With one slot nothing runs ahead: each load is copied, and waited for, where it stands.
     for part in [loads] if slots > 1 else [[load] for load in loads]:
-        ring = Ring(part, slots, maps, before)
+        ring = Ring(part, slots, maps, before, spare=spare)
+        made.append(ring)
         here = Builder(before=part[0], loc=part[0].loc)
         slot, parity = ring.slot(here, count)
         elect = ring.copies(here, slot, [load.parts()[2] for load in part])
@@ -169,13 +183,22 @@ def readers_of(load: ops.DescriptorLoad) -> list[Op]:
             if not isinstance(op, ON_THE_WAY)]
 
 
+def _buffers_after(loop: Op, rings: Sequence[Ring]) -> list[Value]:
+    """The buffers of rings that are set up after a loop, in the block in which it stands."""
+    found, op = dict[Value, None](), loop.next
+    while op is not None:
+        found |= dict.fromkeys(b for ring in rings if ring.setup is op for b in ring.buffers)
+        op = op.next
+    return list(found)
+
+
 class StagedLoads:
     """The loads of a loop that have stages of their own: each has a ring, with as many slots as the
     stages from it to its last readers ask for. The first reader waits for it; at the end of the
     last one's round, warpgroups release what they have read."""
 
     def __init__(self, nest: Nest, loads: Sequence[ops.DescriptorLoad], maps: TensorMaps,
-                 before: Builder, groups: int) -> None:
+                 before: Builder, groups: int, spare: list[Value] | None = None) -> None:
         loop = nest.inner
         ahead = any(0 <= op.stage < loop.num_stages - 1 and op not in loads for op in loop.body)
         self.nest, self.loop, self.expander = nest, loop, Expander(loop, peel=ahead)
@@ -187,7 +210,8 @@ class StagedLoads:
         slots = {load: self.stages[load][-1] - load.stage + 1 for load in loads}
         self.counts = {n: self.expander.counter(2 * n, nest.thread(number(before, 0, i32)))
                        for n in dict.fromkeys(slots.values())}
-        self.rings = {load: Ring([load], slots[load], maps, before, groups) for load in loads}
+        self.rings = {load: Ring([load], slots[load], maps, before, groups, spare or [])
+                      for load in loads}
 
     def _check(self, load: ops.DescriptorLoad) -> None:
         stages = self.stages[load]
@@ -231,7 +255,7 @@ class StagedLoads:
 
 
 def _run_on(nest: Nest, loads: Sequence[ops.DescriptorLoad], slots: int, maps: TensorMaps,
-            before: Builder) -> None:
+            before: Builder, spare: list[Value]) -> Ring:
     """A cursor runs ahead over both loops; rounds are counted through both. Where the first copies
     go is computed first of all: a launch may overlap that with the grid before it."""
     outer, inner = nest.outers[0], nest.inner
@@ -240,7 +264,7 @@ def _run_on(nest: Nest, loads: Sequence[ops.DescriptorLoad], slots: int, maps: T
     cursors = [nest.start(before)]
     for _ in range(ahead):
         cursors.append(nest.advance(before, cursors[-1], nest.following(before, cursors[-1])))
-    ring = Ring(loads, slots, maps, before)
+    ring = Ring(loads, slots, maps, before, spare=spare)
 
     def copies(here: Builder, slot: Value, cursor: Cursor) -> None:
         found = iter(nest.at(here, cursor, places))
@@ -261,3 +285,4 @@ def _run_on(nest: Nest, loads: Sequence[ops.DescriptorLoad], slots: int, maps: T
     cursor = nest.advance(end, cursor, following)
     give(inner, [later(end, count, 1, extent), *cursor.values()])
     give(outer, inner.results[-len(through):])
+    return ring
