@@ -38,6 +38,11 @@ def flat(k):
 def twice(k):
     return [0, 0], [0, 0]
 @jit
+def finish(p, acc):
+    acc = tlg.wgmma_wait(0, acc)
+    tl.store(p, tl.sum(acc))
+    return acc
+@jit
 def role(p, n):
     tl.store(p, n)
 @jit
@@ -168,4 +173,9 @@ def test_a_step_may_wait_for_the_product_before():
     body = "acc, ring = " + pipeline("late, origin, n, (a,), ring, acc") + \
         "\nacc = tlg.wgmma_wait(0, acc)\ntl.store(p, tl.sum(acc))"
     text = BEFORE + "".join(f"    {line}\n" for line in body.splitlines())
+    build_module(from_text(text, tlg=tlg), SPECS, {}, target="sm_90a")
+
+
+def test_a_product_that_a_function_has_used_may_be_dropped():
+    text = BEFORE + "    finish(p, tlg.wgmma(b, b, acc))\n"
     build_module(from_text(text, tlg=tlg), SPECS, {}, target="sm_90a")
