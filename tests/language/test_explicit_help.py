@@ -125,6 +125,15 @@ CASES = {
         pipeline("step, origin, n, (a, a), ring, acc"),
         "tlg.emit_pipeline: the ring is for other descriptors",
         "give the tuple of descriptors that tlg.make_ring was given"),
+    "no ring": (
+        pipeline("step, origin, n, (a,), n, acc"), pipeline("step, origin, n, (a,), n, acc"),
+        "tlg.emit_pipeline: found int32 scalar, expected a ring of buffers",
+        "make it by tlg.make_ring, before all loops"),
+    "a pointer among descriptors": (
+        pipeline("step, origin, n, (p,), ring, acc"), pipeline("step, origin, n, (p,), ring, acc"),
+        "tlg.emit_pipeline: found (<pointer<fp16> scalar>,) (tuple), expected a tuple of "
+        "descriptors",
+        "write (a, b), or (a,) for one"),
     "a tile of one thread": (
         "if tlg.elect():\n    x = a.load([0, 0])", "a.load([0, 0])",
         "desc.load: needs more than one thread, and stands in a tlg.elect",
