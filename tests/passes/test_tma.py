@@ -286,6 +286,31 @@ def test_extents_that_wrap_are_refused(rng) -> None:
 
 
 @tilec.jit
+def apart(x_ptr, w, y, a, b):
+    """Rows are a * b elements apart, computed in 32 bits."""
+    x = tl.make_tensor_descriptor(x_ptr, [64, 64], [a * b, 1], [64, 32])
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in tl.range(0, w.shape[0], 32):
+        acc = tl.dot(x.load([0, k]), w.load([k, 0]), acc)
+    y.store([0, 0], acc)
+
+
+def test_strides_wrap_before_they_are_widened(rng) -> None:
+    x, w = (rng.integers(-2, 3, (64, cols)).astype(np.float16) for cols in (128, 64))
+    y = np.empty((64, 64), np.float32)
+    blocks = [tilec.TensorDescriptor.from_tensor(a, b) for a, b in ((w, (32, 64)), (y, (64, 64)))]
+    made = apart.warmup(x, *blocks, 3, 128, grid=(1,), num_warps=4, target="sm_90a")
+    assert "gpu.tma_load" in made.asm["gpu"]
+    for level in ("tile", *LEVELS):
+        for a, b in ((1, 128), (3, (2**32 + 128) // 3), (-1, -128)):
+            y[...] = np.nan
+            made.run([x, *blocks, a, b], (1,), level)
+            np.testing.assert_array_equal(y, x[:, :64].astype(np.float32) @ w)
+    with pytest.raises(tilec.LaunchError, match=r"strides \(-2147483648, 1\)"):
+        made.run([x, *blocks, 2, 1 << 30], (1,), "ptx")
+
+
+@tilec.jit
 def halve(x, half, y):
     """y = x @ half, block by block."""
     for i in tl.range(0, y.shape[0], 64):

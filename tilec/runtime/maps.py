@@ -18,7 +18,7 @@ from tilec.runtime.ranges import of_texts
 from tilec.runtime.tensor_map import encode, in_simulator, on_host
 
 _NOTE = " tensor maps, made of the arguments: "
-_EXPRESSION = re.compile(r"[\d$ ()+*-]+")
+_EXPRESSION = re.compile(r"[\d$ ()+*%-]+")
 Values = Sequence[Any] | Mapping[int, Any]  # of arguments, by their numbers
 Numbers = Callable[[Values], tuple[int, ...]]
 Grid = tuple[int, int, int]
