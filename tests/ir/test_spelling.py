@@ -30,3 +30,8 @@ def test_in_a_sentence():
                           "x.py:3, gpu.fence_async and a gpu.barrier, other.load") == \
         "tlg.tma.store reads what buffer.store wrote; `+`, `for` at x.py:3, tlg.fence_async and " \
         "a tlg.barrier, other.load"
+
+
+def test_what_looks_like_an_op_stays():
+    text = "assertion failed: tile.sum(0) < 3 at /home/gpu.py:12, in gpu.frames"
+    assert as_authors_say(text) == text

@@ -38,6 +38,11 @@ def flat(k):
 def twice(k):
     return [0, 0], [0, 0]
 @jit
+def finish(p, acc):
+    acc = tlg.wgmma_wait(0, acc)
+    tl.store(p, tl.sum(acc))
+    return acc
+@jit
 def role(p, n):
     tl.store(p, n)
 @jit
@@ -120,6 +125,15 @@ CASES = {
         pipeline("step, origin, n, (a, a), ring, acc"),
         "tlg.emit_pipeline: the ring is for other descriptors",
         "give the tuple of descriptors that tlg.make_ring was given"),
+    "no ring": (
+        pipeline("step, origin, n, (a,), n, acc"), pipeline("step, origin, n, (a,), n, acc"),
+        "tlg.emit_pipeline: found int32 scalar, expected a ring of buffers",
+        "make it by tlg.make_ring, before all loops"),
+    "a pointer among descriptors": (
+        pipeline("step, origin, n, (p,), ring, acc"), pipeline("step, origin, n, (p,), ring, acc"),
+        "tlg.emit_pipeline: found (<pointer<fp16> scalar>,) (tuple), expected a tuple of "
+        "descriptors",
+        "write (a, b), or (a,) for one"),
     "a tile of one thread": (
         "if tlg.elect():\n    x = a.load([0, 0])", "a.load([0, 0])",
         "desc.load: needs more than one thread, and stands in a tlg.elect",
@@ -168,4 +182,9 @@ def test_a_step_may_wait_for_the_product_before():
     body = "acc, ring = " + pipeline("late, origin, n, (a,), ring, acc") + \
         "\nacc = tlg.wgmma_wait(0, acc)\ntl.store(p, tl.sum(acc))"
     text = BEFORE + "".join(f"    {line}\n" for line in body.splitlines())
+    build_module(from_text(text, tlg=tlg), SPECS, {}, target="sm_90a")
+
+
+def test_a_product_that_a_function_has_used_may_be_dropped():
+    text = BEFORE + "    finish(p, tlg.wgmma(b, b, acc))\n"
     build_module(from_text(text, tlg=tlg), SPECS, {}, target="sm_90a")

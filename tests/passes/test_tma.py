@@ -21,7 +21,7 @@ from tilec.ir.remarks import recording
 from tilec.ir.verifier import verify
 from tilec.passes.rewrite_descriptors import RewriteDescriptors
 from tilec.runtime.host import order_arguments
-from tilec.runtime.maps import makers
+from tilec.runtime.maps import _overlap, makers
 from tilec.runtime.text import TextKernel
 from tilec.target import Target
 
@@ -286,6 +286,31 @@ def test_extents_that_wrap_are_refused(rng) -> None:
 
 
 @tilec.jit
+def apart(x_ptr, w, y, a, b):
+    """Rows are a * b elements apart, computed in 32 bits."""
+    x = tl.make_tensor_descriptor(x_ptr, [64, 64], [a * b, 1], [64, 32])
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in tl.range(0, w.shape[0], 32):
+        acc = tl.dot(x.load([0, k]), w.load([k, 0]), acc)
+    y.store([0, 0], acc)
+
+
+def test_strides_wrap_before_they_are_widened(rng) -> None:
+    x, w = (rng.integers(-2, 3, (64, cols)).astype(np.float16) for cols in (128, 64))
+    y = np.empty((64, 64), np.float32)
+    blocks = [tilec.TensorDescriptor.from_tensor(a, b) for a, b in ((w, (32, 64)), (y, (64, 64)))]
+    made = apart.warmup(x, *blocks, 3, 128, grid=(1,), num_warps=4, target="sm_90a")
+    assert "gpu.tma_load" in made.asm["gpu"]
+    for level in ("tile", *LEVELS):
+        for a, b in ((1, 128), (3, (2**32 + 128) // 3), (-1, -128)):
+            y[...] = np.nan
+            made.run([x, *blocks, a, b], (1,), level)
+            np.testing.assert_array_equal(y, x[:, :64].astype(np.float32) @ w)
+    with pytest.raises(tilec.LaunchError, match=r"strides \(-2147483648, 1\)"):
+        made.run([x, *blocks, 2, 1 << 30], (1,), "ptx")
+
+
+@tilec.jit
 def halve(x, half, y):
     """y = x @ half, block by block."""
     for i in tl.range(0, y.shape[0], 64):
@@ -322,6 +347,53 @@ def test_columns_of_one_array_do_not_overlap(level, first, second, rng) -> None:
     want[:, second:second + 64] = packed[:, first:first + 64] / 2
     _halve(packed[:, first:first + 64], packed[:, second:second + 64], level)
     np.testing.assert_array_equal(packed, want)
+
+
+@tilec.jit
+def halve_heads(x, half, y_ptr, pitch):
+    """Each head of x times half, to the columns that begin at y_ptr."""
+    i, j = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
+    for head in tl.range(0, x.shape[0]):
+        acc = tl.zeros((64, 64), tl.float32)
+        for k in tl.range(0, 64, 32):
+            acc = tl.dot(x.load([head, 0, k]).reshape(64, 32), half.load([k, 0]), acc)
+        tl.store(y_ptr + i * pitch + head * 64 + j, acc.to(tl.float16))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_columns_by_pointers_beside_the_tensor_do_not_overlap(level, rng) -> None:
+    packed = rng.integers(-4, 5, (64, 256)).astype(np.float16)
+    half = tilec.TensorDescriptor.from_tensor((np.eye(64) / 2).astype(np.float16), (32, 64))
+    x = tilec.TensorDescriptor(packed, (2, 64, 64), (64, 256, 1), (1, 64, 32))
+    made = halve_heads.warmup(x, half, packed, 256, grid=(1,), num_warps=4, target="sm_90a")
+    assert "gpu.tma_load" in made.asm["gpu"]
+    want = packed.copy()
+    want[:, 128:] = packed[:, :128] / 2
+    for inside in (packed[:, 64:], packed[1:]):
+        with pytest.raises(tilec.LaunchError, match="`x` and `y_ptr` overlap"):
+            made.run([x, half, inside, 256], (1,), level)
+    made.run([x, half, packed[:, 128:], 256], (1,), level)
+    np.testing.assert_array_equal(packed, want)
+
+
+def test_overlaps_are_those_of_bytes(rng) -> None:
+    """None is missed; columns side by side, of any number of dimensions, are told apart."""
+    def covered(start, extents, strides, size):
+        at = start + size * (np.indices(extents).reshape(len(extents), -1).T @ strides)
+        return {int(a) + byte for a in at for byte in range(size)}
+
+    for _ in range(2000):
+        two = [(int(rng.integers(0, 100)), rng.integers(1, 5, rank).tolist(),
+                [*rng.choice([0, 1, 2, 3, 4, 8, 16, 24], rank - 1).tolist(), 1],
+                int(rng.choice([1, 2, 4]))) for rank in rng.integers(1, 4, 2)]
+        (a, *tensor, size), (b, *other, other_size) = two
+        if covered(*two[0]) & covered(*two[1]):
+            assert _overlap(a, tensor, size, b, other, other_size)
+    heads = (4, 64, 16), (16, 192, 1)  # 64 of an array's 192 columns
+    for first in range(0, 192, 16):
+        apart = 64 <= first <= 128
+        assert _overlap(0, heads, 2, 2 * first, heads, 2) != apart
+        assert _overlap(0, heads, 2, 2 * first, ((64, 64), (192, 1)), 2) != apart
 
 
 @pytest.mark.parametrize("level", LEVELS)

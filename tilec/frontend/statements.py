@@ -74,8 +74,8 @@ def visit_expr(v: Visitor, node: ast.Expr) -> None:
 
 def _refuse_dropped(v: Visitor, node: ast.expr, value: Any, made: list[Op]) -> None:
     """Raise if a statement's value is that of a product, or of ops that only compute. A value that
-    was there before, as a name is, says nothing."""
-    producers = [x.op for x in _tensors(value) if x.op in made]
+    was there before, as a name is, says nothing; nor does one that a function has used itself."""
+    producers = [x.op for x in _tensors(value) if x.op in made and not x.uses]
     for op in producers:
         if isinstance(op, (ops.Wgmma, ops.WgmmaWait)):
             accs = op.values if isinstance(op, ops.WgmmaWait) else (op.c,)

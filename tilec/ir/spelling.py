@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 
+from tilec.ir.core import OP_CLASSES
+
 # The others have their own name, in `tl` or `tlg`.
 _SPELLED = {
     "scf.for": "`for`", "scf.if": "`if`", "scf.while": "`while`",
@@ -34,6 +36,8 @@ _MODULES = {"tile": "tl", "gpu": "tlg"}
 
 
 def as_authors_say(text: str) -> str:
-    """A message, with the ops in it named as authors write them."""
-    return re.sub(r"\b(tile|gpu|scf)\.(\w+)", lambda found: _SPELLED.get(found[0]) or
-                  f"{_MODULES.get(found[1], found[1])}.{found[2]}", text)
+    """A message, with the ops in it named as authors write them. What only looks like an op, as the
+    name of a file `tile.py` or a method of an author's `tile`, stays."""
+    return re.sub(r"\b(tile|gpu|scf)\.(\w+)", lambda found: found[0] if found[0] not in OP_CLASSES
+                  else _SPELLED.get(found[0]) or f"{_MODULES.get(found[1], found[1])}.{found[2]}",
+                  text)

@@ -2,9 +2,10 @@
 
 A map is a parameter of the kernel beside those that the author wrote. Its attributes say what the
 launch makes it of: `base`, the number of the pointer's parameter, and `extents` and `strides` (in
-elements), expressions over parameters by number, such as "$3 * 2", and `apart`, the numbers of
-parameters that must not be the same buffer, since TMA keeps no order with accesses through them,
-and `stored`, if rows must be multiples of 16 bytes, of which TMA stores whole ones.
+elements), expressions over parameters by number, such as "$3 * 2", with % where integers wrap, and
+`apart`, the numbers of parameters that must not be the same buffer, since TMA keeps no order with
+accesses through them, and `stored`, if rows must be multiples of 16 bytes, of which TMA stores
+whole ones.
 
 A map of blocks that an author's pointers make up has `places`, too: where its blocks begin, over
 parameters, program ids (p0) and loop indices, `reach`, the blocks' extents, and `narrow`, if their
@@ -45,15 +46,22 @@ def host_expression(value: Value, func: Func) -> str | None:
         return str(int(op.value))
     if isinstance(op, ops.Cast):
         old, new = scalar_of(op.x.type), scalar_of(op.result.type)
-        # The host computes without wrapping: a sum that wrapped before it was widened is not known.
-        keeps = old.is_int and (new.bits > old.bits and new.is_signed or new == old) and (
-            op.x.owner is func.body or isinstance(op.x.op, ops.Constant))
-        return host_expression(op.x, func) if keeps else None
+        if not (old.is_int and (new.bits > old.bits and new.is_signed or new == old)):
+            return None
+        text = host_expression(op.x, func)
+        # The host computes without wrapping: a sum wraps here, before it is widened.
+        return _wrapped(text, old) if text is not None and type(op.x.op) in _SIGNS else text
     sign = _SIGNS.get(type(op)) if op is not None else None
     if op is None or sign is None:
         return None
     a, b = (host_expression(v, func) for v in op.operands)
     return None if a is None or b is None else f"({a} {sign} {b})"
+
+
+def _wrapped(text: str, t: Scalar) -> str:
+    """The value of an expression as an integer of type `t` holds it."""
+    low = 1 << t.bits - 1 if t.is_signed else 0
+    return f"(({text} + {low}) % {1 << t.bits} - {low})"
 
 
 def block_layout(block: Sequence[int], element: Scalar) -> NvmmaShared | None:

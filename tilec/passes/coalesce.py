@@ -25,7 +25,8 @@ _OF_BUFFER = (ops.SharedLoad, ops.RemoteLoad)
 
 class Coalesce(Pass):
     """Accesses of one shape and order, by as many warps, share one layout: the widest that any of
-    them can use, so that values flow between them without conversion.
+    them can use, so that values flow between them without conversion. Loads of buffers have no say
+    beside accesses by pointers: a store that is not aligned would no longer be one row of a warp.
 
     load(%p : #default) --> convert(load(convert(%p : #wide)))
     """
@@ -36,15 +37,15 @@ class Coalesce(Pass):
             accesses = [(op, _order(op, analysis), warps_of(op, module.num_warps))
                         for op in func.walk() if isinstance(op, (*_BY_POINTER, *_OF_BUFFER))
                         and isinstance(_moved(op).type, Tensor)]
-            widest: dict[Group, int] = {}
+            widest: dict[Group, tuple[bool, int]] = {}  # whether by pointers, and the width
             for op, order, warps in accesses:
                 group = (_tile(op).shape, order, warps)
-                width = access_width(op, analysis.get(op.operands[0]), order[0], warps) \
-                    if isinstance(op, _BY_POINTER) else _buffer_width(op, order, warps)
-                widest[group] = max(widest.get(group, 1), width)
+                found = (True, access_width(op, analysis.get(op.operands[0]), order[0], warps)) \
+                    if isinstance(op, _BY_POINTER) else (False, _buffer_width(op, order, warps))
+                widest[group] = max(widest.get(group, found), found)
             for op, order, warps in accesses:
                 shape = _tile(op).shape
-                _retarget(op, _layout(shape, warps, widest[shape, order, warps], order))
+                _retarget(op, _layout(shape, warps, widest[shape, order, warps][1], order))
         legalize(module)
 
 

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from math import gcd
 from typing import Any
 
 from tilec.errors import LaunchError, TilecError
@@ -19,11 +18,12 @@ from tilec.runtime.ranges import of_texts
 from tilec.runtime.tensor_map import encode, in_simulator, on_host
 
 _NOTE = " tensor maps, made of the arguments: "
-_EXPRESSION = re.compile(r"[\d$ ()+*-]+")
+_EXPRESSION = re.compile(r"[\d$ ()+*%-]+")
 Values = Sequence[Any] | Mapping[int, Any]  # of arguments, by their numbers
 Numbers = Callable[[Values], tuple[int, ...]]
 Grid = tuple[int, int, int]
 Tensor = tuple[tuple[int, ...], tuple[int, ...]]  # extents, strides in elements
+_FIRST: Tensor = (), ()  # the first element alone
 
 
 def _numbers(texts: Sequence[str]) -> Numbers:
@@ -129,30 +129,28 @@ class MapMaker:
                others: Sequence[MapMaker]) -> bool:
         """Whether the tensor has memory in common with what the kernel accesses through another
         argument. Of one that has no map only its first address is known."""
-        size, start, there = self.type.element.bytes, _address(values[self.base]), \
-            _address(values[index])
-        if not others:
-            return start <= there < start + _span(tensor, size)
-        return any(_overlap(start, tensor, size, there, other.tensor(values, grid),
-                            other.type.element.bytes) for other in others)
-
-
-def _span(tensor: Tensor, size: int) -> int:
-    """Bytes from the first element to the end of the last one."""
-    return (sum((n - 1) * stride for n, stride in zip(*tensor, strict=True)) + 1) * size
+        start, there = _address(values[self.base]), _address(values[index])
+        known = [(other.tensor(values, grid), other.type.element.bytes) for other in others]
+        return any(_overlap(start, tensor, self.type.element.bytes, there, *found)
+                   for found in known or [(_FIRST, 1)])
 
 
 def _overlap(start: int, tensor: Tensor, size: int, there: int, other: Tensor, other_size: int
              ) -> bool:
-    """Whether two tensors may share a byte: their spans do, and they are not columns of one array
-    side by side, as the parts of a packed projection are."""
+    """Whether two tensors may share a byte: neither lies behind the other, nor are they columns of
+    one array side by side, as the parts of a packed projection are, whose pitch is a stride."""
     if there + _span(other, other_size) <= start or start + _span(tensor, size) <= there:
         return False
-    pitch = gcd(*(s * size for s in tensor[1][:-1]), *(s * other_size for s in other[1][:-1]))
-    if not pitch or tensor[1][-1] != 1 or other[1][-1] != 1:
-        return True
-    apart = (there - start) % pitch
-    return apart < tensor[0][-1] * size or apart + other[0][-1] * other_size > pitch
+    pitches = {*(s * size for s in tensor[1]), *(s * other_size for s in other[1])}
+    return not any(_span(tensor, size, pitch) <= (there - start) % pitch <=
+                   pitch - _span(other, other_size, pitch) for pitch in pitches if pitch > 0)
+
+
+def _span(tensor: Tensor, size: int, pitch: int = 0) -> int:
+    """Bytes from the first element to the end of the last one; of one row of an array with this
+    pitch, if there is one."""
+    return size + sum((n - 1) * stride * size for n, stride in zip(*tensor, strict=True)
+                      if not pitch or stride * size % pitch)
 
 
 def makers(recipes: Sequence[MapRecipe]) -> list[MapMaker]:

@@ -40,10 +40,7 @@ def make_ring(descs: Any, stages: Any) -> buffer_ring:
     """A ring of `stages` slots, two or more, for blocks of these descriptors, for emit_pipeline.
     Make it outside of loops: mbarriers are set up once."""
     descs, count = unwrap(descs), const_int(stages, "the stages of tlg.make_ring")
-    if not isinstance(descs, tuple) or isinstance(descs, tensor_descriptor) or not descs or \
-            not all(isinstance(d, tensor_descriptor) for d in descs):
-        raise error(f"tlg.make_ring: found {describe(descs)}, expected a tuple of descriptors",
-                    "write (a, b), or (a,) for one")
+    _check_descriptors(descs, "tlg.make_ring")
     if count < 2:
         raise error(f"tlg.make_ring: stages is {count}, expected 2 or more",
                     "one slot is filled while another one is used")
@@ -51,6 +48,13 @@ def make_ring(descs: Any, stages: Any) -> buffer_ring:
     full = mbarrier(stages=count)
     barrier()
     return buffer_ring(buffers, full, constant(0, dt.int32), constant(0, dt.int32))
+
+
+def _check_descriptors(descs: Any, what: str) -> None:
+    if not isinstance(descs, tuple) or isinstance(descs, tensor_descriptor) or not descs or \
+            not all(isinstance(d, tensor_descriptor) for d in descs):
+        raise error(f"{what}: found {describe(descs)}, expected a tuple of descriptors",
+                    "write (a, b), or (a,) for one")
 
 
 @builtin
@@ -61,6 +65,10 @@ def _bytes(ring: Any) -> int:
 
 @builtin
 def _check_ring(descs: Any, ring: Any) -> None:
+    _check_descriptors(descs, _WHAT)
+    if not isinstance(ring, buffer_ring):
+        raise error(f"{_WHAT}: found {describe(ring)}, expected a ring of buffers",
+                    "make it by tlg.make_ring, before all loops")
     if len(descs) != len(ring.buffers):
         raise error(f"{_WHAT}: the ring is for other descriptors",
                     "give the tuple of descriptors that tlg.make_ring was given")
