@@ -325,6 +325,20 @@ def process_ms(code: str) -> float:
     return (time.perf_counter() - begin) * 1e3
 
 
+def rows_of(kernel: str, found: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
+    """The table's rows of what `measure` found."""
+    rows = []
+    for key, what in (("cold", "fresh process, cold cache"),
+                      ("warm", "warm process, new constexpr value"),
+                      ("hit", "fresh process, disk-cache hit"),
+                      ("verdict", "warm process, OutOfResources for larger tiles")):
+        ours, theirs = (found.get(who, {}).get(key) for who in ("tilec", "triton"))
+        if ours or theirs:
+            rows.append((kernel, what, *(f"{v:.0f}" if v else "" for v in (ours, theirs)),
+                         f"{ours / theirs:.2f}" if ours and theirs else ""))
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="kernels whose name contains this")
@@ -339,21 +353,13 @@ def main() -> None:
         return
     contenders = ["tilec"] + (["triton"] if common.installed("triton") else [])
     write_byte_code(contenders)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     names = [name for name in CASES if flags.only in name]
     with ThreadPoolExecutor(flags.jobs) as pool:
-        measured = list(pool.map(
-            lambda name: measure(name, contenders, flags.count, not flags.no_hits), names))
-    for kernel, found in zip(names, measured, strict=True):
-        for key, what in (("cold", "fresh process, cold cache"),
-                          ("warm", "warm process, new constexpr value"),
-                          ("hit", "fresh process, disk-cache hit"),
-                          ("verdict", "warm process, OutOfResources for larger tiles")):
-            if not any(key in of for of in found.values()):
-                continue
-            ours, theirs = (found.get(who, {}).get(key) for who in ("tilec", "triton"))
-            rows.append((kernel, what, *(f"{v:.0f}" if v else "" for v in (ours, theirs)),
-                         f"{ours / theirs:.2f}" if ours and theirs else ""))
+        for kernel, found in zip(names, pool.map(
+                lambda name: measure(name, contenders, flags.count, not flags.no_hits), names)):
+            print(kernel, found, flush=True)
+            rows += rows_of(kernel, found)
     for line in ("import tilec", "import tilec, tilec.language"):
         more = common.median_of(lambda code=line: process_ms(code) - process_ms("pass"), 9)
         rows.append((f"`{line}`", "more than Python itself", f"{more:.0f}", "", ""))
