@@ -26,7 +26,7 @@ import support
 import tilec
 import tilec.language as tl
 import tilec.language.gpu as tlg
-from tilec.ir.clusters import CLUSTER_SM
+from tilec.target import CLUSTER_SM
 
 NEG_INF = tl.constexpr(float("-inf"))
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # the lowest finite float32

@@ -21,6 +21,7 @@ _TARGETS = {
 }
 DEFAULT = "sm_90a"
 GRID_DEPENDENCY_SM = 90  # the first with griddepcontrol
+CLUSTER_SM = 90  # the first with thread block clusters
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from tilec.codegen.emit import CLUSTER, Reg
 from tilec.codegen.shared import load_buffer
 from tilec.errors import CompilationError
 from tilec.ir import ops
-from tilec.ir.clusters import CLUSTER_SM
 from tilec.ir.core import Op
+from tilec.target import CLUSTER_SM
 
 
 def _need_clusters(cg: CodeGen, op: Op) -> None:

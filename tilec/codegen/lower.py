@@ -28,14 +28,13 @@ from tilec.codegen.context import SMEM, CodeGen, lower
 from tilec.codegen.emit import Reg, llvm_element
 from tilec.codegen.explain import explain
 from tilec.errors import CompilationError
-from tilec.ir.clusters import CLUSTER_SM
 from tilec.ir.core import UNKNOWN, Func, Module, Value
 from tilec.ir.descriptors import TENSOR_MAP_BYTES
 from tilec.ir.ops.gpu import GridDependencyWait
 from tilec.ir.ops.hopper import AsyncAccess
 from tilec.ir.remarks import recorded
 from tilec.ir.types import MemDesc, Pointer, Scalar, TensorMap, Token, bf16, element_of
-from tilec.target import Target
+from tilec.target import CLUSTER_SM, Target
 
 
 @dataclass(frozen=True)

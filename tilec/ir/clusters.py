@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from tilec.errors import LaunchError
 
 CLUSTER_SIZES = (1, 2, 4, 8)  # 8 is what every GPU grants (CUDA C++ Programming Guide)
-CLUSTER_SM = 90  # the first that has them
 
 
 def check_clusters(name: str, grid: Sequence[int], num_ctas: int) -> None:

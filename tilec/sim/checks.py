@@ -61,9 +61,9 @@ class Checks:
                             low + memory.stride // self.shared.granule)
 
     def arrive(self, lane: int, offset: int, at: int) -> None:
-        """A thread arrives at an mbarrier, whose CTA has to be there. mbarriers order arrivals
-        among themselves."""
-        if self.decoder.shared.ranks > 1:
+        """A thread arrives at an mbarrier. The CTA of one that is not its own has to be there;
+        mbarriers order arrivals among themselves."""
+        if offset // self.decoder.shared.stride != self.decoder.machine.cta[lane]:
             self.shared.log.append(spread(self.order, self.shared.granule, np.array([lane]),
                                           np.array([offset]), 1, at, atomic=True))
 

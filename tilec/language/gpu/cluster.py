@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from tilec.ir import ops
-from tilec.ir.clusters import CLUSTER_SM
 from tilec.ir.core import Value
 from tilec.ir.types import Tensor
 from tilec.language import dtypes as dt
@@ -17,6 +16,7 @@ from tilec.language.context import current, error
 from tilec.language.gpu.support import buffer_view, need
 from tilec.language.semantic import emit
 from tilec.language.values import builtin, const_value, tensor
+from tilec.target import CLUSTER_SM
 
 
 @builtin
