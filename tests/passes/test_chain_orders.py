@@ -14,18 +14,25 @@ LEVELS = ("tile", "gpu", "lowered", "ptx")
 
 
 @tilec.jit
+def load_both(k, v, i, SWAPPED: tl.constexpr):
+    """A block of each, that of v loaded first if swapped."""
+    if SWAPPED:
+        z = v.load([i, 0])
+        y = k.load([i, 0])
+    else:
+        y = k.load([i, 0])
+        z = v.load([i, 0])
+    return y, z
+
+
+@tilec.jit
 def used_twice(q, k, v, p_ptr, out, n, D: tl.constexpr, BN: tl.constexpr, SWAPPED: tl.constexpr):
     """Both blocks are operands of second dots, one of the first."""
     x = q.load([0, 0])
     a = tl.zeros((64, D), tl.float32)
     b = tl.zeros((64, D), tl.float32)
     for i in range(0, n, BN):
-        if SWAPPED:
-            z = v.load([i, 0])
-            y = k.load([i, 0])
-        else:
-            y = k.load([i, 0])
-            z = v.load([i, 0])
+        y, z = load_both(k, v, i, SWAPPED)
         s = tl.dot(x, tl.trans(z)).to(tl.bfloat16)
         a = tl.dot(s, z, a)
         b = tl.dot(s, y, b)
@@ -40,12 +47,7 @@ def late_vector(q, k, v, p_ptr, out, n, D: tl.constexpr, BN: tl.constexpr, SWAPP
     a = tl.zeros((64, D), tl.float32)
     for i in range(0, n, BN):
         at = i + tl.arange(0, BN)
-        if SWAPPED:
-            z = v.load([i, 0])
-            y = k.load([i, 0])
-        else:
-            y = k.load([i, 0])
-            z = v.load([i, 0])
+        y, z = load_both(k, v, i, SWAPPED)
         s = tl.dot(x, tl.trans(y))
         s -= tl.load(p_ptr + at, at < n, other=0.0)[None, :]
         a = tl.dot(s.to(tl.bfloat16), z, a)

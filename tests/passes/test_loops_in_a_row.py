@@ -20,26 +20,26 @@ LEVELS = ("tile", "gpu", "lowered", "ptx")
 
 
 @tilec.jit
-def in_a_row(a, b, c, out, BK: tl.constexpr, CHAINED: tl.constexpr, MORE: tl.constexpr):
-    """a @ b + 2 * (a @ c); CHAINED: with products of products; MORE: and once more with b."""
-    x = a.load([0, 0])
-    acc = tl.zeros((64, 64), tl.float32)
+def add_product(acc, x, a, b, BK: tl.constexpr, CHAINED: tl.constexpr):
+    """acc + a @ b; CHAINED: acc + (x @ b^T) @ b, for x, which is all of a."""
     for k in range(0, a.shape[1], BK):
         if CHAINED:
             s = tl.dot(x, tl.trans(b.load([k, 0])))
             acc = tl.dot(s.to(tl.float16), b.load([k, 0]), acc)
         else:
             acc = tl.dot(a.load([0, k]), b.load([k, 0]), acc)
-    acc *= 0.5
-    for k in range(0, a.shape[1], BK):
-        if CHAINED:
-            s = tl.dot(x, tl.trans(c.load([k, 0])))
-            acc = tl.dot(s.to(tl.float16), c.load([k, 0]), acc)
-        else:
-            acc = tl.dot(a.load([0, k]), c.load([k, 0]), acc)
+    return acc
+
+
+@tilec.jit
+def in_a_row(a, b, c, out, BK: tl.constexpr, CHAINED: tl.constexpr, MORE: tl.constexpr):
+    """The product of a and b, and twice that of a and c; MORE: and once more with b."""
+    x = a.load([0, 0])
+    acc = tl.zeros((64, 64), tl.float32)
+    acc = add_product(acc, x, a, b, BK, CHAINED)
+    acc = add_product(acc * 0.5, x, a, c, BK, CHAINED)
     if MORE:
-        for k in range(0, a.shape[1], BK):
-            acc = tl.dot(a.load([0, k]), b.load([k, 0]), acc)
+        acc = add_product(acc, x, a, b, BK, False)
     out.store([0, 0], 2.0 * acc)
 
 

@@ -19,8 +19,8 @@ from tilec.passes.base import Pass
 from tilec.passes.layout.edits import convert, legalize
 
 Group = tuple[tuple[int, ...], tuple[int, ...], int]
-_BY_POINTER = (ops.Load, ops.Store, ops.AtomicRmw, ops.AsyncCopy)
-_OF_BUFFER = (ops.SharedLoad, ops.RemoteLoad)
+BY_POINTER = (ops.Load, ops.Store, ops.AtomicRmw, ops.AsyncCopy)
+OF_BUFFER = (ops.SharedLoad, ops.RemoteLoad)
 
 
 class Coalesce(Pass):
@@ -35,13 +35,13 @@ class Coalesce(Pass):
         for func in module.funcs:
             analysis = AxisAnalysis(func)
             accesses = [(op, _order(op, analysis), warps_of(op, module.num_warps))
-                        for op in func.walk() if isinstance(op, (*_BY_POINTER, *_OF_BUFFER))
+                        for op in func.walk() if isinstance(op, (*BY_POINTER, *OF_BUFFER))
                         and isinstance(_moved(op).type, Tensor)]
             widest: dict[Group, tuple[bool, int]] = {}  # whether by pointers, and the width
             for op, order, warps in accesses:
                 group = (_tile(op).shape, order, warps)
                 found = (True, access_width(op, analysis.get(op.operands[0]), order[0], warps)) \
-                    if isinstance(op, _BY_POINTER) else (False, _buffer_width(op, order, warps))
+                    if isinstance(op, BY_POINTER) else (False, _buffer_width(op, order, warps))
                 widest[group] = max(widest.get(group, found), found)
             for op, order, warps in accesses:
                 shape = _tile(op).shape
@@ -51,7 +51,7 @@ class Coalesce(Pass):
 
 def _moved(op: Op) -> Value:
     """The value whose layout says which thread accesses what."""
-    return op.operands[0] if isinstance(op, _BY_POINTER) else op.result
+    return op.operands[0] if isinstance(op, BY_POINTER) else op.result
 
 
 def _tile(op: Op) -> Tensor:
@@ -68,7 +68,7 @@ def _layout(shape: tuple[int, ...], warps: int, width: int, order: tuple[int, ..
 
 def _order(op: Op, analysis: AxisAnalysis) -> tuple[int, ...]:
     """Dimensions from the most contiguous; ties keep the last dimension fastest."""
-    if isinstance(op, _OF_BUFFER):
+    if isinstance(op, OF_BUFFER):
         return _buffer_layout(op).dims_from_fastest
     info = analysis.get(op.operands[0])
     dims = range(len(info.contiguity))
@@ -111,7 +111,7 @@ def _buffer_width(op: Op, order: tuple[int, ...], warps: int) -> int:
 
 def _retarget(op: Op, layout: Layout) -> None:
     """Move the access to `layout`; its users see the old layout through a conversion."""
-    if isinstance(op, _BY_POINTER):
+    if isinstance(op, BY_POINTER):
         op.set_operand(0, convert(op.operands[0], layout, Builder(before=op, loc=op.loc)))
     for r in op.results:
         old = r.type

@@ -19,12 +19,12 @@ from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.scratch import move_plan
 from tilec.ir.types import Tensor, layout_of, shape_of, with_layout
 from tilec.passes.base import Pass
+from tilec.passes.coalesce import BY_POINTER, OF_BUFFER
 from tilec.passes.layout.edits import convert, fits, legalize, remove_identities
 from tilec.passes.layout.pins import pinned
 from tilec.passes.layout.rules import forward_rule, needs_rule
 
-ANCHORS = (ops.Load, ops.Store, ops.AtomicRmw, ops.AsyncCopy, ops.Dot, ops.SharedLoad,
-           ops.RemoteLoad)
+ANCHORS = (*BY_POINTER, *OF_BUFFER, ops.Dot)
 # What a conversion costs against one simple op an element: a store, a load and their addresses
 # per element, and a barrier (in elements).
 CONVERT_ELEMENT, CONVERT_FIXED = 6, 256
@@ -79,7 +79,7 @@ class _Propagation:
                     layout = layout_of(r.type)
                     if layout is not None:
                         weight = DOT_WEIGHT if isinstance(op, ops.Dot) else BUFFER_WEIGHT \
-                            if isinstance(op, (ops.SharedLoad, ops.RemoteLoad)) else MEMORY_WEIGHT
+                            if isinstance(op, OF_BUFFER) else MEMORY_WEIGHT
                         self.reach(r, layout, weight * prod(shape_of(r.type)))
                 for v in (op.ptr, op.mask) if isinstance(op, MemoryOp) else ():
                     layout = layout_of(v.type) if v is not None else None

@@ -91,7 +91,7 @@ class _Roles:
         staged, rings = None, self.rings[nest.inner]
         if nest.staged:
             within = Nest(nest.inner, [v for load in nest.loads for v in load.parts()[2]])
-            staged = StagedLoads(within, nest.loads, self.maps, before, groups)
+            staged = StagedLoads(within, nest.loads, self.maps, before, groups, [])
             rings += staged.rings.values()
         else:
             rings.append(Ring(nest.loads, nest.inner.num_stages, self.maps, before, groups))

@@ -198,7 +198,7 @@ class StagedLoads:
     last one's round, warpgroups release what they have read."""
 
     def __init__(self, nest: Nest, loads: Sequence[ops.DescriptorLoad], maps: TensorMaps,
-                 before: Builder, groups: int, spare: list[Value] | None = None) -> None:
+                 before: Builder, groups: int, spare: list[Value]) -> None:
         loop = nest.inner
         ahead = any(0 <= op.stage < loop.num_stages - 1 and op not in loads for op in loop.body)
         self.nest, self.loop, self.expander = nest, loop, Expander(loop, peel=ahead)
@@ -210,7 +210,7 @@ class StagedLoads:
         slots = {load: self.stages[load][-1] - load.stage + 1 for load in loads}
         self.counts = {n: self.expander.counter(2 * n, nest.thread(number(before, 0, i32)))
                        for n in dict.fromkeys(slots.values())}
-        self.rings = {load: Ring([load], slots[load], maps, before, groups, spare or [])
+        self.rings = {load: Ring([load], slots[load], maps, before, groups, spare)
                       for load in loads}
 
     def _check(self, load: ops.DescriptorLoad) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
+from tilec import sim
 from tilec.errors import LaunchError, TilecError
 from tilec.ir.descriptors import tma_boxes
 from tilec.ir.layouts import NvmmaShared, plain_rows
@@ -15,7 +16,7 @@ from tilec.ir.tensor_maps import EVERYTHING, ROOM, STRIDE_BYTES, MapRecipe
 from tilec.ir.types import SCALARS, TensorMap
 from tilec.runtime.descriptors import TensorDescriptor
 from tilec.runtime.ranges import of_texts
-from tilec.runtime.tensor_map import encode, in_simulator, on_host
+from tilec.runtime.tensor_map import encode, in_simulator
 
 _NOTE = " tensor maps, made of the arguments: "
 _EXPRESSION = re.compile(r"[\d$ ()+*%-]+")
@@ -83,10 +84,11 @@ class MapMaker:
             raise self._refusal(e) from None
 
     def on_host(self, values: Sequence[Any], grid: Grid) -> Any:
-        """The tensor as a view of the argument, an array in host memory."""
-        return on_host(TensorDescriptor(values[self.base], *self._checked(values, grid)))
+        """The tensor as a view of the argument, an array in host memory; what TMA could not serve
+        is refused as on a device."""
+        return self.in_simulator(values, grid).array
 
-    def in_simulator(self, values: Sequence[Any], grid: Grid) -> Any:
+    def in_simulator(self, values: Sequence[Any], grid: Grid) -> sim.TensorMap:
         """The simulator's record of it."""
         described = TensorDescriptor(values[self.base], *self._checked(values, grid))
         try:
@@ -107,10 +109,6 @@ class MapMaker:
                 f"`{self.name}` has rows of {row} bytes, and the kernel stores blocks of it by TMA",
                 None, f"TMA stores whole chunks of {STRIDE_BYTES} bytes: make the rows multiples")
         tensor = self.tensor(values, grid)
-        if max(tensor[0]) >= 1 << 31:
-            raise self._refusal(LaunchError(
-                f"`{self.name}` has the extents {tensor[0]}, which 32 bits do not hold", None,
-                "a kernel computes extents in 32 bits: pass smaller ones"))
         for index, name, others in self.others:
             if self._meets(tensor, values, grid, index, others):
                 raise self._refusal(LaunchError(
