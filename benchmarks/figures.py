@@ -92,11 +92,11 @@ def hopper(result: Result) -> str:
     without = "without_ptxas" in result.path.stem
     how = "the same, of kernels that use setmaxnreg compiled by the driver, as without ptxas" \
         if without else (
-            "TFLOP/s of plain `tl` with descriptors and by pointers (examples 06, 09, 11, 12), of "
-            "the explicit level (examples 10, 14, 15) and of kernels written at the gpu level; ws: "
-            "with warp specialisation; cp.async: by pointers without TMA. After the colon, ratios "
-            "to cuBLAS or cuDNN, to Triton, and to a copy (more is better). Three runs, their "
-            "median")
+            "TFLOP/s of plain `tl` with descriptors and by pointers (examples 06, 07, 09, 11, "
+            "12), of the explicit level (examples 10, 14, 15) and of kernels written at the gpu "
+            "level; ws: with warp specialisation; cp.async: by pointers without TMA. After the "
+            "colon, ratios to cuBLAS or cuDNN, to Triton, and to a copy (more is better). Three "
+            "runs, their median")
     intro = prose(f"**wgmma and TMA**: {how}. {result}.")
     head = [name for name in result.rows[0] if " / " not in name]
     ours, peers = head[1:head.index("cuBLAS")], head[head.index("cuBLAS"):]

@@ -1,6 +1,6 @@
-"""Kernels of plain `tl`, with descriptors (examples 09, 11, 12) and by pointers (example 06), of
-the explicit level (examples 10, 14, 15), and the hand-written ones of tests/lit/fixtures beside
-cuBLAS, cuDNN and Triton: TFLOP/s, and ratios. Needs an H200 and torch. Then what
+"""Kernels of plain `tl`, with descriptors (examples 09, 11, 12) and by pointers (examples 06,
+07), of the explicit level (examples 10, 14, 15), and the hand-written ones of tests/lit/fixtures
+beside cuBLAS, cuDNN and Triton: TFLOP/s, and ratios. Needs an H200 and torch. Then what
 benchmarks.long_rows measures, into a file of its own. --only takes a regular expression.
 
 Every contender is checked against torch in float32 on a poisoned output first. Products of 4096 and
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tilec
-from benchmarks import common, long_rows
+from benchmarks import common, long_rows, matmul
 from benchmarks.matmul import TRITON_ATTENTION, TRITON_MATMUL, near
 from benchmarks.memory_bound import Case, triton_kernels
 from tilec.codegen import ptxas
@@ -227,6 +227,13 @@ def attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case
     return case
 
 
+def pointers_attention_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case:
+    case = matmul.attention_case(torch, causal, heads, n, d)
+    case.name = f"by pointers, {case.name}"
+    case.run["plain tl"] = case.run.pop("tilec")
+    return case
+
+
 def gradients_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case:
     twin, example = triton_kernels(), common.load_example("11_descriptor_attention")
     q, k, v, dout = (torch.randn(heads, n, d, device="cuda", dtype=torch.bfloat16)
@@ -357,6 +364,7 @@ def main() -> None:
               (decode_case, (16, 8192, 8192)),
               *((pointers_case, shape) for shape in BY_POINTERS),
               *((attention_case, shape) for shape in ATTENTION),
+              *((pointers_attention_case, shape) for shape in ATTENTION[:2]),
               *((gradients_case, shape) for shape in GRADIENTS)]
     rows: list[list[str]] = []
     for make, shape in makers:
