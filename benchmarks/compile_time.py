@@ -36,11 +36,12 @@ class Case:
     called `twin`.
 
     dtype, shapes: of the arrays it takes, and `scalars` follow. other: dtypes of the arrays that
-    have another. order: of tilec's arrays; the twin takes the first `twin_takes`. ours: arguments
-    that the twin does without. constexprs: those of the first launch, and those of the launch after
-    it, if there is one. programs: the number of programs for given constexprs. too_large:
-    constexprs that take more shared memory than there is. described: of a kernel that takes
-    descriptors of the first arrays, their blocks, and what it takes for scalars and constexprs.
+    have another. order: of tilec's arrays; the twin takes the first `twin_takes`. then: tilec's
+    second kernel, where the twin does all in one. ours: arguments that the twin does without.
+    constexprs: those of the first launch, and those of the launch after it, if there is one.
+    programs: the number of programs for given constexprs. too_large: constexprs that take more
+    shared memory than there is. described: of a kernel that takes descriptors of the first arrays,
+    their blocks, and what it takes for scalars and constexprs.
     """
 
     example: str
@@ -60,6 +61,7 @@ class Case:
     other: dict[int, str] = field(default_factory=dict)
     order: tuple[int, ...] = ()
     twin_takes: int | None = None
+    then: Case | None = None
 
     def dtype_of(self, index: int) -> str:
         """The dtype of an array."""
@@ -82,6 +84,25 @@ def descriptor_attention(dim: int, step: int, stages: int, roles: bool) -> Case:
         lambda c: (CONTEXT // 128, HEADS), {"num_warps": 8, "num_stages": stages},
         described=(((1, 128, dim), *((1, step, dim),) * 2, (1, 128, dim)), (0.125,), tuple(
             {"SHARED": 1, "CAUSAL": causal, "WS": roles} for causal in (True, False))))
+
+
+def descriptor_gradients(roles: bool) -> Case:
+    """Both kernels."""
+    arrays, both = (HEADS, CONTEXT, DIM), {"SIDE": 128, "STEP": 32, "D": DIM}
+
+    def case(kernel: str, order: tuple[int, ...], rows: tuple[int, ...], **more: Any) -> Case:
+        return Case(
+            "11_descriptor_attention", kernel, "bfloat16",
+            (*(arrays,) * 4, *((HEADS, CONTEXT),) * 2, *(arrays,) * 3), (CONTEXT, DIM, 0.125),
+            tuple(both | {"CAUSAL": causal} for causal in (True, False)),
+            lambda c: (CONTEXT // 128, HEADS), {"num_warps": 8, "num_stages": 3},
+            described=(tuple((1, n, DIM) for n in rows), (0.125,), tuple(
+                {"SHARED": 1, "CAUSAL": causal, "WS": roles} for causal in (True, False))),
+            twin="attention_gradients_kernel", other={4: "float32", 5: "float32"}, order=order,
+            **more)
+
+    return case("grad_queries_kernel", (0, 1, 2, 3, 6, 4, 5), (128, 64, 64, 128, 128), then=case(
+        "grad_keys_values_kernel", (0, 1, 2, 3, 7, 8, 4, 5), (64, 128, 128, 64, 128, 128)))
 
 
 def long_rows(kernel: str, arrays: int, vectors: dict[int, str], scalars: tuple[float, ...],
@@ -128,6 +149,8 @@ CASES = {
     "descriptor attention 128x128x128 causal, by roles": descriptor_attention(DIM, 128, 2, True),
     "descriptor attention 128x64x64 causal": descriptor_attention(64, 64, 4, False),
     "descriptor attention 128x64x256 causal": descriptor_attention(256, 64, 2, False),
+    "descriptor gradients, two kernels, causal": descriptor_gradients(False),
+    "descriptor gradients, two kernels, causal, by roles": descriptor_gradients(True),
     "explicit matmul 128x256x64": Case(
         "10_explicit_matmul", "matmul_kernel", "bfloat16", ((SIZE, SIZE),) * 3, (SIZE,) * 6,
         (WIDE, WIDE | {"GROUP": 4}), lambda c: (128,), {"num_warps": 8, "num_stages": 3},
@@ -174,7 +197,13 @@ CASES = {
 # -- in the child: one process, two measurements -------------------------------------------------
 
 def tilec_step(case: Case, torch: Any) -> Step:
-    """Function of the constexprs: compile the kernel for them, and launch it where a GPU is."""
+    """Function of the constexprs: compile the kernels for them, and launch them where a GPU is."""
+    steps = [kernel_step(x, torch) for x in (case, case.then) if x is not None]
+    return lambda constexprs: [step(constexprs) for step in steps]
+
+
+def kernel_step(case: Case, torch: Any) -> Step:
+    """The same for the first kernel."""
     example = common.load_example(case.example)
     fn = getattr(example, case.kernel)
     scalars, more = case.ours(example) if case.ours else (case.scalars, {})

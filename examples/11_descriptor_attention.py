@@ -129,8 +129,9 @@ def row_products_kernel(out, dout, delta):
 
 @tilec.jit
 def grad_queries_kernel(q, k, v, dout, dq, lse, delta, scale, SHARED: tl.constexpr,
-                        CAUSAL: tl.constexpr):
-    """dq for BM rows of one head. Shapes and blocks: dout, dq as q."""
+                        CAUSAL: tl.constexpr, WS: tl.constexpr = False):
+    """dq for BM rows of one head. Shapes and blocks: dout, dq as q. WS: as in `attention_kernel`,
+    but each tile has a program."""
     BM: tl.constexpr = q.block_shape[1]
     BN: tl.constexpr = k.block_shape[1]
     D: tl.constexpr = q.block_shape[2]
@@ -147,7 +148,7 @@ def grad_queries_kernel(q, k, v, dout, dq, lse, delta, scale, SHARED: tl.constex
     end = k.shape[1]
     if CAUSAL:
         end = tl.minimum(end, first + BM)
-    for start in range(0, end, BN):
+    for start in tl.range(0, end, BN, warp_specialize=WS):
         keys = k.load([head // SHARED, start, 0]).reshape(BN, D)
         values = v.load([head // SHARED, start, 0]).reshape(BN, D)
         s = tl.dot(queries, tl.trans(keys))
@@ -165,7 +166,7 @@ def grad_queries_kernel(q, k, v, dout, dq, lse, delta, scale, SHARED: tl.constex
 
 @tilec.jit
 def grad_keys_values_kernel(q, k, v, dout, dk, dv, lse, delta, scale, SHARED: tl.constexpr,
-                            CAUSAL: tl.constexpr):
+                            CAUSAL: tl.constexpr, WS: tl.constexpr = False):
     """dk and dv for BN keys of one head of theirs, summed over the SHARED heads of queries."""
     BM: tl.constexpr = q.block_shape[1]
     BN: tl.constexpr = k.block_shape[1]
@@ -179,7 +180,7 @@ def grad_keys_values_kernel(q, k, v, dout, dk, dv, lse, delta, scale, SHARED: tl
     begin = first // BM * BM if CAUSAL else 0
     for sharing in range(SHARED):
         head = tl.program_id(1) * SHARED + sharing
-        for start in range(begin, q.shape[1], BM):
+        for start in tl.range(begin, q.shape[1], BM, warp_specialize=WS):
             queries = q.load([head, start, 0]).reshape(BM, D)
             douts = dout.load([head, start, 0]).reshape(BM, D)
             rows = start + tl.arange(0, BM)
@@ -233,10 +234,11 @@ def shared_out(heads: int, blocks: int, causal: bool) -> tuple[tuple[int], int]:
 
 def gradients(q: Any, k: Any, v: Any, out: Any, dout: Any, lse: Any, delta: Any, dq: Any, dk: Any,
               dv: Any, causal: bool, blocks: tuple[tuple[int, int], ...] = ((128, 64), (64, 128)),
-              num_warps: int = 8, num_stages: tuple[int, int] = (2, 3)) -> None:
+              num_warps: int = 8, num_stages: tuple[int, int] = (3, 3), ws: bool = False) -> None:
     """dq, dk, dv = the gradients of a loss by q, k, v if dout is that by out; shapes as in
     `attention`, which has made out and lse. delta: float32 like lse, for the sums of out * dout.
-    blocks and num_stages: (BM, BN) and stages for dq, and for dk and dv."""
+    blocks and num_stages: (BM, BN) and stages for dq, and for dk and dv. ws: warps of their own
+    load the blocks."""
     heads, rows, d = q.shape
     shared, scale, of_keys = heads // k.shape[0], 1.0 / math.sqrt(d), (k, v, dk, dv)
 
@@ -246,7 +248,7 @@ def gradients(q: Any, k: Any, v: Any, out: Any, dout: Any, lse: Any, delta: Any,
 
     row_products_kernel[(padded_rows(rows) // 64, heads)](
         *described((64, 64), out, dout), delta)
-    options = {"SHARED": shared, "CAUSAL": causal, "num_warps": num_warps}
+    options = {"SHARED": shared, "CAUSAL": causal, "WS": ws, "num_warps": num_warps}
     grad_queries_kernel[(tilec.cdiv(rows, blocks[0][0]), heads)](
         *described(blocks[0], q, k, v, dout, dq), lse, delta, scale, num_stages=num_stages[0],
         **options)
@@ -286,7 +288,7 @@ def main(heads: int = 4, shared: int = 2, n_ctx: int = 150, d: int = 64) -> None
         q, k, v, dout = (support.array(
             support.normal(i, heads // (shared if i in (1, 2) else 1), n_ctx, d), "bfloat16")
             for i in range(4))
-        out, dq, dk, dv = (support.poisoned(tuple(x.shape), "bfloat16") for x in (q, q, k, v))
+        out = support.poisoned(tuple(q.shape), "bfloat16")
         lse, delta = (support.poisoned((heads, padded_rows(n_ctx)), "float32") for _ in range(2))
         kind = "causal" if causal else "full"
         for ws in (True, False):
@@ -294,10 +296,14 @@ def main(heads: int = 4, shared: int = 2, n_ctx: int = 150, d: int = 64) -> None
             how = "by roles, " if ws else ""
             support.check(f"attention, {kind}, {how}{case}", out,
                           reference(*map(support.host, (q, k, v)), causal), 2e-2)
-        gradients(q, k, v, out, dout, lse, delta, dq, dk, dv, causal, ((64, 64), (64, 64)), 4)
         want = reference_gradients(*map(support.host, (q, k, v, dout)), causal)
-        for name, got, expected in zip(("dq", "dk", "dv"), (dq, dk, dv), want, strict=True):
-            support.check(f"{name}, {kind}, {case}", got, expected, 2e-2)
+        for ws in (True, False):
+            dq, dk, dv = (support.poisoned(tuple(x.shape), "bfloat16") for x in (q, k, v))
+            gradients(q, k, v, out, dout, lse, delta, dq, dk, dv, causal, ((64, 64), (64, 64)), 4,
+                      ws=ws)
+            how = "by roles, " if ws else ""
+            for name, got, expected in zip(("dq", "dk", "dv"), (dq, dk, dv), want, strict=True):
+                support.check(f"{name}, {kind}, {how}{case}", got, expected, 2e-2)
 
 
 if __name__ == "__main__":

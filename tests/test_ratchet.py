@@ -66,6 +66,7 @@ CASES |= {f"{name} of boxes": (*CASES[name][:3], CASES[name][3] | {"find_boxes":
           for name in ("matmul by wgmma", "attention")}
 for name in ("descriptors", "descriptor attention"):
     CASES[f"{name} by roles"] = (*CASES[name][:3], CASES[name][3] | {"WS": True})
+GRADIENTS = ("gradient of queries", "gradients of keys and values")
 # The same shapes backward: q, k, v, dout and what is stored; then lse, delta and the scale.
 CASES |= {
     name: ("11_descriptor_attention", kernel,
@@ -73,10 +74,12 @@ CASES |= {
               for rows in blocks), SINGLE, SINGLE, 0.1),
            {"SHARED": 1, "CAUSAL": True, "num_warps": 8, "num_stages": depth})
     for name, kernel, blocks, depth in (
-        ("gradient of queries", "grad_queries_kernel", (128, 64, 64, 128, 128), 2),
-        ("gradients of keys and values", "grad_keys_values_kernel",
+        (GRADIENTS[0], "grad_queries_kernel", (128, 64, 64, 128, 128), 2),
+        (GRADIENTS[1], "grad_keys_values_kernel",
          (64, 128, 128, 64, 128, 128), 3))
 }
+for name in GRADIENTS:
+    CASES[f"{name} by roles"] = (*CASES[name][:3], CASES[name][3] | {"WS": True, "num_stages": 3})
 # Attention written out: with roles of its own registers, and without.
 CASES |= {
     f"explicit attention, {'causal' if causal else 'full'}, {how}": (
@@ -104,7 +107,8 @@ FIXTURES = {"gemm": "gemm_a_branch.tir", "attention E1": "attention_e1.tir",
             "gemm by roles": "gemm_c_e2.tir", "gemm by clusters": "gemm_d_e2.tir",
             "attention F3nf": "attention_f3nf.tir"}
 BY_PTXAS = {"attention F3nf", "descriptor attention by roles", "explicit attention, full, by roles",
-            "explicit attention, causal, by roles"}  # for their setmaxnreg
+            "explicit attention, causal, by roles",
+            *(f"{name} by roles" for name in GRADIENTS)}  # for their setmaxnreg
 
 
 def linked(case: str) -> LinkResult:

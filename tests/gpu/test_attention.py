@@ -135,13 +135,13 @@ def test_many_explicit_launches() -> None:
 
 
 # (BM, BN) for dq, and for dk and dv; head dimension, warps, most stages
-GRADIENT_TILES = [(((64, 64), (64, 64)), 64, 4, 3), (((128, 64), (64, 128)), 128, 8, 2),
+GRADIENT_TILES = [(((64, 64), (64, 64)), 64, 4, 3), (((128, 64), (64, 128)), 128, 8, 3),
                   (((128, 128), (64, 128)), 128, 8, 2), (((128, 64), (64, 128)), 64, 8, 3)]
 
 
 def run_gradients(inputs: list[np.ndarray], sums: list[np.ndarray], causal: bool, tile: int,
-                  stages: int) -> list[np.ndarray]:
-    """dq, dk and dv. inputs: q, k, v, dout; sums: lse and delta."""
+                  stages: int, ws: bool) -> list[np.ndarray]:
+    """dq, dk and dv. inputs: q, k, v, dout; sums: lse and delta; ws: by roles."""
     blocks, d, warps, _ = GRADIENT_TILES[tile]
     example = load_example("11_descriptor_attention")
     (heads, rows, _), (shared_heads, columns, _) = inputs[0].shape, inputs[1].shape
@@ -157,8 +157,9 @@ def run_gradients(inputs: list[np.ndarray], sums: list[np.ndarray], causal: bool
             described.append(TensorDescriptor(x, shape, (shape[1] * d, d, 1),
                                               (1, block[i in of_keys], d)))
         made = kernel[grid](*described, *more, 1 / math.sqrt(d), SHARED=heads // shared_heads,
-                            CAUSAL=causal, num_warps=warps, num_stages=stages)
+                            CAUSAL=causal, WS=ws, num_warps=warps, num_stages=stages)
         assert made.asm["ptx"].count("wgmma.mma_async") >= 3
+        assert ("warp_role" in made.asm["gpu"]) == (ws and stages > 1)
 
     launch(example.grad_queries_kernel, [*there, grads[0]], blocks[0],
            (-(-rows // blocks[0][0]), heads), (1, 2))
@@ -210,7 +211,8 @@ def check_gradients(first: int) -> None:
         lse[:, :rows] = (s[..., 0] - np.log(p[..., 0])) / math.log(2)
         delta[:, :rows] = (exact[3] * (p @ np.repeat(exact[2], shared, 0))).sum(-1)
         got = run_gradients(inputs, [lse, delta], causal, tile,
-                            int(rng.integers(1, GRADIENT_TILES[tile][3] + 1)))
+                            int(rng.integers(1, GRADIENT_TILES[tile][3] + 1)),
+                            bool(rng.integers(2)))
         again = run_in_one_kernel(inputs, [lse, delta], causal, 3 + (d == 64 and number % 2))
         # p and its gradient are rounded to dtype, and so is what comes out.
         unit = 2 * (2.0**-8 if dtype is ml_dtypes.bfloat16 else 2.0**-11)

@@ -3,12 +3,9 @@ by wgmma and TMA; right at every level, whatever the shapes, stages and schedule
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +14,8 @@ import pytest
 
 import tilec
 import tilec.language as tl
+from benchmarks.common import load_example
+from tests.support.attention import described, inputs
 from tests.support.faults import all_of, drop
 from tests.support.stages import stage_number
 from tilec.compiler import stages
@@ -28,25 +27,9 @@ from tilec.ir.printer import print_module
 from tilec.runtime.text import TextKernel
 from tilec.target import Target
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLE = "11_descriptor_attention"
 LEVELS = ("gpu", "lowered", "ptx")
 TARGET = Target.parse("sm_90a")
-
-
-def example() -> Any:
-    sys.path.insert(0, str(EXAMPLES))
-    spec = importlib.util.spec_from_file_location(
-        "descriptor_attention", EXAMPLES / "11_descriptor_attention.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def described(arrays: list[np.ndarray], rows: tuple[int, ...]) -> list[Any]:
-    return [tilec.TensorDescriptor.from_tensor(x, (1, b, x.shape[2]))
-            for x, b in zip(arrays, rows, strict=True)]
-
 
 CASES = [
     # heads, shared, rows, columns, d, (BM, BN), warps, stages, causal, element
@@ -61,17 +44,12 @@ CASES = [
 ]
 
 
-def inputs(rng, heads, shared, rows, columns, d, element) -> list[np.ndarray]:
-    return [rng.standard_normal((n, m, d)).astype(np.float32).astype(element)
-            for n, m in ((heads, rows), (heads // shared, columns), (heads // shared, columns))]
-
-
 @pytest.mark.parametrize(
     ("heads", "shared", "rows", "columns", "d", "block", "warps", "stages", "causal", "element"),
     CASES)
 def test_attention(heads, shared, rows, columns, d, block, warps, stages, causal, element, rng
                    ) -> None:
-    attention = example()
+    attention = load_example(EXAMPLE)
     arrays = inputs(rng, heads, shared, rows, columns, d, element)
     want = attention.reference(*(x.astype(np.float64) for x in arrays), causal)
     bm, bn = block
@@ -87,55 +65,6 @@ def test_attention(heads, shared, rows, columns, d, block, warps, stages, causal
         made.run(args, (tilec.cdiv(rows, bm), heads), level, seed=stages)
         rough = 2e-2 if element is ml_dtypes.bfloat16 else 3e-3
         np.testing.assert_allclose(out.astype(np.float64), want, 0, rough, err_msg=level)
-
-
-GRADIENT_CASES = [
-    # as above; (BM, BN) for dq, and for dk and dv
-    (2, 2, 100, 150, 64, ((64, 64), (64, 64)), 4, 2, False, ml_dtypes.bfloat16),
-    (2, 1, 150, 150, 64, ((64, 32), (32, 64)), 4, 3, True, np.float16),
-    (2, 2, 140, 200, 128, ((128, 64), (64, 128)), 8, 2, True, ml_dtypes.bfloat16),
-    (1, 1, 130, 70, 128, ((128, 128), (64, 128)), 8, 2, False, np.float16),
-    (1, 1, 70, 40, 32, ((64, 32), (32, 64)), 4, 1, False, np.float16),
-]
-
-
-@pytest.mark.parametrize(
-    ("heads", "shared", "rows", "columns", "d", "blocks", "warps", "depth", "causal", "element"),
-    GRADIENT_CASES)
-def test_gradients(heads, shared, rows, columns, d, blocks, warps, depth, causal, element, rng
-                   ) -> None:
-    """Backward, of the float64 forward pass; scores are so low that exp of them alone is 0."""
-    attention = example()
-    q, k, v = inputs(rng, heads, shared, rows, columns, d, element)
-    q[..., 0], k[..., 0] = -40, 40
-    dout = inputs(rng, heads, 1, rows, 1, d, element)[0]
-    exact = [x.astype(np.float64) for x in (q, k, v, dout)]
-    p = attention.weights(exact[0], exact[1], causal)
-    size = (heads, attention.padded_rows(rows))
-    lse, delta = np.full(size, np.inf, np.float32), np.zeros(size, np.float32)
-    s = exact[0] @ np.repeat(exact[1], shared, 0).swapaxes(1, 2) / math.sqrt(d)
-    lse[:, :rows] = (s[..., 0] - np.log(p[..., 0])) / math.log(2)
-    delta[:, :rows] = (exact[3] * (p @ np.repeat(exact[2], shared, 0))).sum(-1)
-    want = attention.reference_gradients(*exact, causal)
-    options = {"SHARED": shared, "CAUSAL": causal, "num_warps": warps, "num_stages": depth,
-               "target": "sm_90a", "grid": (1,)}
-    rough = 4e-2 if element is ml_dtypes.bfloat16 else 5e-3
-    sizes = np.where(np.arange(d), 1, 40)  # of columns of q and k
-    for level in ("tile", *LEVELS):
-        dq, dk, dv = (np.full(x.shape, np.nan, element) for x in (q, k, v))
-        (bm, bn), (cm, cn) = blocks
-        for kernel, arrays, rows_of, grid in (
-                (attention.grad_queries_kernel, [q, k, v, dout, dq], (bm, bn, bn, bm, bm),
-                 (tilec.cdiv(rows, bm), heads)),
-                (attention.grad_keys_values_kernel, [q, k, v, dout, dk, dv],
-                 (cm, cn, cn, cm, cn, cn), (tilec.cdiv(columns, cn), heads // shared))):
-            args = [*described(arrays, rows_of), lse, delta, 1 / math.sqrt(d)]
-            made = kernel.warmup(*args, **options)
-            assert "tile.dot" not in made.asm["gpu"] and "convert_layout" not in made.asm["gpu"]
-            made.run(args, grid, level, seed=depth)
-        for got, expected, size in zip((dq, dk, dv), want, (sizes, sizes, 1), strict=True):
-            np.testing.assert_allclose(got.astype(np.float64) / size, expected / size, rough, rough,
-                                       err_msg=level)
 
 
 @tilec.jit
@@ -303,7 +232,7 @@ def test_transposed_second_operand(warps, blocks, rng) -> None:
 
 
 def test_stages_change_no_bit(rng) -> None:
-    attention, results = example(), {"lowered": set(), "ptx": set()}
+    attention, results = load_example(EXAMPLE), {"lowered": set(), "ptx": set()}
     arrays = inputs(rng, 2, 2, 130, 200, 64, ml_dtypes.bfloat16)
     for depth, level in itertools.product((1, 2, 3, 4), ("lowered", "ptx")):
         out = np.full((2, 130, 64), np.nan, ml_dtypes.bfloat16)
@@ -319,7 +248,7 @@ def test_stages_change_no_bit(rng) -> None:
 def test_what_ptxas_makes_of_it() -> None:
     """No spills, nothing serialised, no exchange of the second operand; both products of a round
     begin before either is waited for."""
-    attention = example()
+    attention = load_example(EXAMPLE)
     signature = {name: f"tensordesc<bf16[1, {rows}, 128]>:16"
                  for name, rows in (("q", 128), ("k", 128), ("v", 128), ("out", 128))}
     made = tilec.compile(attention.attention_kernel, signature | {"scale": "fp32"},
@@ -381,24 +310,6 @@ def test_other_loops(kind, rng) -> None:
         results[depth, level] = out
     for got in results.values():
         np.testing.assert_array_equal(got, results[1, "tile"])
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_what_ptxas_makes_of_gradients(causal) -> None:
-    attention = example()
-    for kernel, names, (bm, bn) in ((attention.grad_queries_kernel, "q k v dout dq", (128, 64)),
-                                    (attention.grad_keys_values_kernel, "q k v dout dk dv",
-                                     (64, 128))):
-        signature = {x: f"tensordesc<bf16[1, {bn if x[-1] in 'kv' else bm}, 128]>:16"
-                     for x in names.split()} | {"lse": "*fp32:16", "delta": "*fp32:16",
-                                                "scale": "fp32"}
-        made = tilec.compile(kernel, signature, {"SHARED": 1, "CAUSAL": causal}, target="sm_90a",
-                             num_warps=8, num_stages=2)
-        linked = TextKernel(parse(made.asm["gpu"])).compiled.linked
-        assert linked is not None and linked.n_spills == linked.stack == 0
-        assert "C75" not in linked.log
-        loop = made.asm["gpu"].partition("scf.for")[2].partition("scf.yield(%")[0]
-        assert "convert_layout" not in made.asm["gpu"] and "gpu.barrier" not in loop
 
 
 # -- schedules ----------------------------------------------------------------------------------
