@@ -45,8 +45,9 @@ ATTENTION = ((128, 4096, 128, False), (128, 4096, 128, True), (32, 16384, 128, F
 PLAIN_ATTENTION = {64: ((128, 64), 8, 4), 128: ((128, 128), 8, 2), 256: ((128, 64), 8, 2)}
 # The same of the backward pass, which counts five products.
 GRADIENTS = ((128, 4096, 128, False), (128, 4096, 128, True), (128, 4096, 64, False))
-# For dq, and for dk and dv: blocks of queries and keys; stages.
-PLAIN_GRADIENTS = ((128, 64), (64, 128)), (3, 3)
+# For dq, and for dk and dv: blocks of queries and keys; warps; stages.
+PLAIN_GRADIENTS = ((((128, 64), (64, 128)), 8, (3, 3)), (((128, 64), (64, 128)), 8, (3, 2)),
+                   (((64, 64), (64, 64)), 4, (3, 3)))
 TRITON_GRADIENTS = (((128, 32), 4, 5), ((128, 32), 8, 3), ((128, 64), 8, 3), ((128, 64), 8, 2),
                     ((64, 64), 4, 3))  # SIDE and STEP, warps, stages
 EXPLICIT_GRADIENTS = {64: ((64, 128), (128, 128)), 128: ((64, 128),)}
@@ -251,11 +252,10 @@ def gradients_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case
                 10 * heads * n * n * d // (1 + causal),
                 lambda: [x.fill_(math.nan) for x in (*grads, delta)], right)
     example.attention(q, k, v, out, causal, *PLAIN_ATTENTION[d], lse=lse)
-    blocks, stages = PLAIN_GRADIENTS
 
-    def plain(ws: bool) -> Callable[[int], Any]:
+    def plain(options: tuple[Any, ...], ws: bool) -> Callable[[int], Any]:
         def launch(_: int) -> Any:
-            example.gradients(q, k, v, out, dout, lse, delta, *grads, causal, blocks, 8, stages, ws)
+            example.gradients(q, k, v, out, dout, lse, delta, *grads, causal, *options, ws)
             return grads
         return launch
 
@@ -273,7 +273,8 @@ def gradients_case(torch: Any, heads: int, n: int, d: int, causal: bool) -> Case
         return lambda _: [x[0] for x in torch.autograd.grad(result, inputs, dout[None],
                                                             retain_graph=True)]
 
-    case.run |= {name: {"": plain(name.endswith("ws"))} for name in OURS[:2]}
+    case.run |= {name: {str(option): plain(option, name.endswith("ws"))
+                        for option in PLAIN_GRADIENTS} for name in OURS[:2]}
     by_hand, dq_sum = common.load_example("15_explicit_gradients"), torch.empty_like(q).float()
 
     def explicit(block: tuple[int, int]) -> Callable[[int], Any]:
