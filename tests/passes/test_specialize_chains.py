@@ -12,17 +12,17 @@ import pytest
 
 import tilec
 import tilec.language as tl
+from benchmarks.common import load_example
 from tests.passes.test_chain import (
+    EXAMPLE,
     LEVELS,
     both_case,
     caught,
-    described,
-    example,
     flat,
-    inputs,
     linear_case,
     through,
 )
+from tests.support.attention import described, inputs
 from tests.support.faults import all_of, drop
 from tilec.codegen import ptxas
 from tilec.codegen.cubin import LinkResult
@@ -51,7 +51,7 @@ CASES = [
 def test_attention_has_the_same_bits(heads, shared, rows, columns, d, block, warps, stages, causal,
                                      element, programs, rng) -> None:
     """With roles, few programs share all tiles, or one more than there are."""
-    attention = example()
+    attention = load_example(EXAMPLE)
     arrays = inputs(rng, heads, shared, rows, columns, d, element)
     want = attention.reference(*(x.astype(np.float64) for x in arrays), causal)
     bm, bn = block
@@ -145,7 +145,7 @@ def compiled(d: int, blocks: tuple[int, int] = (128, 128), warps: int = 8, maxnr
              **given: bool) -> Any:
     signature = {name: f"tensordesc<bf16[1, {blocks[name in 'kv']}, {d}]>:16"
                  for name in ("q", "k", "v", "out")}
-    return tilec.compile(example().attention_kernel, signature | {"scale": "fp32"},
+    return tilec.compile(load_example(EXAMPLE).attention_kernel, signature | {"scale": "fp32"},
                          {"SHARED": 1, **given}, target="sm_90a", num_warps=warps, num_stages=2,
                          maxnreg=maxnreg)
 

@@ -8,7 +8,9 @@ import pytest
 
 import tilec
 import tilec.language as tl
-from tests.passes.test_chain import LEVELS, described, example, inputs
+from benchmarks.common import load_example
+from tests.passes.test_chain import EXAMPLE, LEVELS
+from tests.support.attention import described, inputs
 from tests.support.faults import all_of
 from tilec.ir import ops
 from tilec.ir.parser import parse
@@ -74,7 +76,7 @@ def test_three_loops(hi, stages, warps, carried, programs, rng) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_chained_dots_without_room_for_roles(causal, rng) -> None:
     """Few registers: all warps wait for the queries of each tile, which one thread brings."""
-    attention = example()
+    attention = load_example(EXAMPLE)
     arrays = inputs(rng, 2, 2, 150, 150, 64, np.float16)
     results = {}
     for ws, level in [(ws, level) for ws in (False, True) for level in LEVELS]:

@@ -1,4 +1,4 @@
-"""Arguments of attention's kernels, forward and backward."""
+"""Arguments of attention's kernels, forward and backward, and what their loops may not have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any
 import numpy as np
 
 import tilec
+from tilec.ir import ops
+from tilec.ir.conversion import Shared
+from tilec.ir.parser import parse
+from tilec.ir.scratch import move_plan
+from tilec.ir.types import Tensor
 
 
 def inputs(rng: np.random.Generator, heads: int, shared: int, rows: int, columns: int, d: int,
@@ -20,3 +25,15 @@ def described(arrays: list[np.ndarray], rows: tuple[int, ...]) -> list[Any]:
     """Descriptors of blocks of so many rows each of one head."""
     return [tilec.TensorDescriptor.from_tensor(x, (1, b, x.shape[2]))
             for x, b in zip(arrays, rows, strict=True)]
+
+
+def through_shared(text: str) -> list[str]:
+    """The conversions of a module that go through shared memory, and not within warps."""
+    found = []
+    for op in parse(text).walk():
+        if isinstance(op, ops.ConvertLayout):
+            src, dst = op.x.type, op.result.type
+            assert isinstance(src, Tensor) and isinstance(dst, Tensor)
+            if isinstance(move_plan(src, dst).plan, Shared):
+                found.append(f"{src} to {dst}")
+    return found

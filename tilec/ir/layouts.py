@@ -30,7 +30,7 @@ from tilec.ir.shared_layouts import NvmmaShared, SharedLinear, SwizzledShared, p
 __all__ = ["LANES", "Blocked", "DotOperand", "Layout", "Linear", "Mma", "NvmmaShared",
            "RegisterLayout", "SharedLayout", "SharedLinear", "Slice", "SwizzledShared",
            "default_blocked", "expand", "layout_from_fields", "linear_layout",
-           "plain_rows", "reshape", "same_layout", "slice_of", "transpose"]
+           "plain_rows", "reshape", "same_layout", "slice_of", "spread_over_lanes", "transpose"]
 
 LAYOUT_CLASSES: dict[str, type[Layout]] = {
     c.name: c
@@ -98,6 +98,18 @@ def linear_layout(linear: LinearLayout) -> Linear:
     """The explicit layout of a linear form (register, lane, warp) -> dims, less zero registers."""
     whole = linear.without_zero_bases("register")
     return Linear(*(whole.bases_of(holder) for holder in ("register", "lane", "warp")))
+
+
+def spread_over_lanes(layout: RegisterLayout, shape: Shape) -> Layout:
+    """The layout of a tile of this pow2 shape in which every warp holds the same elements as in
+    `layout`, but lanes that held copies there hold what others had in registers.
+
+    A thread's first neighbour stays, so that two elements are one access.
+    """
+    linear = layout.to_linear(shape).without_zero_bases("register")
+    first, rest = linear.columns_of("register")[:1], list(linear.columns_of("register")[1:])
+    lanes = [c or (rest.pop(0) if rest else 0) for c in linear.columns_of("lane")]
+    return named(linear.with_columns("register", (*first, *rest)).with_columns("lane", lanes))
 
 
 def slice_of(layout: Layout, dim: int) -> Slice:

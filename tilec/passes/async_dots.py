@@ -82,17 +82,16 @@ def _accumulator(dot: ops.Dot) -> Value:
 
 def _delay(block: Block, waits: set[Op]) -> None:
     """Wait for the products that begin one after another when the last one has begun, just before
-    something looks at one, or gives their buffers away. Products that have no operand in registers
-    go on while threads compute with the results of those before them, but end before one begins
-    of which threads have made registers meanwhile (C7513, C7515). So do those after which a slot
-    of others is released: the schedule has what would take their operands' place come later."""
+    something looks at one, or gives their buffers away. Products that read no carried value from
+    registers go on while threads compute with the results of those before them: nothing may take
+    its place meanwhile (C7513, C7515). So do those after which a slot of others is released: the
+    schedule has what would take their operands' place come later."""
     held: list[ops.WgmmaWait] = []
-    made = set[Op]()  # while they are under way
     lasting = set[Op]()  # of these, those that the schedule lets go on
     for op in block:
         if op in waits and isinstance(op, ops.WgmmaWait) and not op.pending:
             held.append(op)
-        elif held and (not _passes(op, held, lasting) or _needs(op, made)):
+        elif held and not _passes(op, held, lasting):
             used = {v.op for v in op.operands}
             done = max((i + 1 for i, wait in enumerate(held) if wait in used), default=0)
             if done and isinstance(op, ops.MbarrierArrive):
@@ -101,17 +100,6 @@ def _delay(block: Block, waits: set[Op]) -> None:
                 done = len(held)
             _wait_before(op, held[:done], len(held) - done)
             held = held[done:]
-        if held:
-            made.add(op)
-        else:
-            made.clear()
-
-
-def _needs(op: Op, made: set[Op]) -> bool:
-    """Whether a product begins with what others have made, but for a constant zero."""
-    return isinstance(op, ops.Wgmma) and any(
-        v.op in made and isinstance(v.type, Tensor) and not isinstance(v.op, ops.Constant)
-        for v in op.operands)
 
 
 def _computes(op: Op, held: Sequence[ops.WgmmaWait], lasting: set[Op]) -> bool:
@@ -119,7 +107,7 @@ def _computes(op: Op, held: Sequence[ops.WgmmaWait], lasting: set[Op]) -> bool:
     if lasting.issuperset(held):
         return op.pure and all(_keeps_step(x) for x in op.walk())
     return op.pure and not op.regions and \
-        all(isinstance(x, ops.Wgmma) and not isinstance(x.a.type, Tensor)
+        all(isinstance(x, ops.Wgmma) and not (isinstance(x.a.type, Tensor) and x.a.op is None)
             for wait in held for x in [wait.values[0].op])
 
 

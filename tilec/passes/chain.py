@@ -23,6 +23,8 @@ FIRST, SECOND, COPIES, _, BETWEEN, REST, _, AFTER = range(1, 9)
 BESIDE = SECOND  # where second dots come later
 # Registers a thread for other things than the tiles that `_registers` counts.
 SPARE = 48
+# Loads into so many registers a thread or fewer run a round ahead where dots run in turn.
+FEW = 4
 
 
 def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rules: Rules) -> str:
@@ -49,9 +51,13 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rul
     if _registers(loop, first, second, reads) > rules.registers() - SPARE or \
             rules.of_loop(slots + 1) or _obstacle(loop, reads, early, late, needed, then, rules):
         _in_turn(loop, loads, late, needed, then)
+        for read in reads:
+            t = read.result.type
+            if isinstance(t, Tensor) and tile_registers(t) <= FEW and not _bound(loop, read, rules):
+                read.stage = slots - 2
         _sink(loop, loads)
         loop.num_stages = slots
-        return "; its first dots begin together, and so do its second ones"
+        return "; its first dots begin together, and second ones when their operands are made"
     for op in (*reads, *early):
         op.stage = slots - 1
         op.op_order = FIRST if op in needed else BETWEEN
@@ -85,10 +91,8 @@ def _obstacle(loop: ops.For, reads: Sequence[ops.Load], early: set[Op], late: se
     if any(isinstance(x, ops.For | ops.While) for op in loop.body for x in op.walk()):
         return "there is a loop in it"
     for read in reads:
-        if reason := rules.of_read(read):
+        if reason := _bound(loop, read, rules):
             return reason
-        if ahead_sources(loop, read.operands):
-            return "a load's place depends on what is not computed ahead"
     given = {arg for arg, v in zip(loop.body.args[1:], loop.body.terminator.operands, strict=True)
              if v.op in late}
     if any(v in given for op in needed for x in op.walk() for v in x.operands):
@@ -100,13 +104,25 @@ def _obstacle(loop: ops.For, reads: Sequence[ops.Load], early: set[Op], late: se
     return ""
 
 
+def _bound(loop: ops.For, read: ops.Load, rules: Rules) -> str:
+    """Why a load cannot run a round ahead."""
+    return rules.of_read(read) or (
+        "a load's place depends on what is not computed ahead"
+        if ahead_sources(loop, read.operands) else "")
+
+
 def overlap(loop: ops.For, loads: Iterable[ops.DescriptorLoad]) -> None:
     """Change the orders of a loop whose copies a role of its own starts, if its second dots run
     beside first ones: threads compute with the results of the first while the second still run.
-    What takes the place of the operands that these read from registers is made after them."""
+    What takes the place of the operands that these read from registers is made after them. Where
+    dots run in turn, what meets the last first dot's result alone is made beside it."""
     dots = [op for op in loop.body if isinstance(op, ops.Dot)]
     late = {dot for dot in dots if dot.stage == loop.num_stages - 1}
     if not late or len(late) == len(dots):
+        for op in reversed([op for op in loop.body if op.op_order == BESIDE and op not in dots]):
+            users = [user for r in op.results for user in r.users]
+            if all(user.parent is loop.body and user.op_order == BETWEEN for user in users):
+                op.op_order = BETWEEN
         return
     given = {arg for arg, v in zip(loop.body.args[1:], loop.body.terminator.operands, strict=True)
              if v.op is not None and v.op.stage == loop.num_stages - 1}
@@ -127,9 +143,10 @@ def overlap(loop: ops.For, loads: Iterable[ops.DescriptorLoad]) -> None:
 
 def _in_turn(loop: ops.For, loads: list[ops.DescriptorLoad], late: set[Op], needed: set[Op],
              then: set[Op]) -> None:
-    """First dots and reads together, what lies between, and second dots together. What does not
-    need the last first dot's result comes before the copies: ptxas moves waits up over arithmetic,
-    but not over the branch in which one warp starts the copies."""
+    """First dots and reads together, and each second dot when what it multiplies is made: the first
+    of them while the last first dot still runs. What does not need that one's result comes before
+    the copies: ptxas moves waits up over arithmetic, but not over products, nor over the branch in
+    which one warp starts the copies."""
     first = [op for op in loop.body if isinstance(op, ops.Dot) and op not in late]
     after = _users(loop, first[-1:])
     for op in loop.body:
@@ -138,8 +155,8 @@ def _in_turn(loop: ops.For, loads: list[ops.DescriptorLoad], late: set[Op], need
         elif op in needed:
             op.op_order = FIRST
         elif not op.terminator:
-            op.op_order = REST + 1 if op not in then else REST if op in late else \
-                BETWEEN if op in after else BESIDE
+            op.op_order = REST + 1 if op not in then else BESIDE if op not in after else \
+                REST if op in late else BETWEEN
 
 
 def _registers(loop: ops.For, first: Sequence[ops.Dot], second: Sequence[ops.Dot],

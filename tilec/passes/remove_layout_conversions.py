@@ -7,17 +7,17 @@ what still needs conversion is computed anew in the layout wanted, or converted 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilec.ir import ops
 from tilec.ir.conversion import NoOp, Registers
 from tilec.ir.core import Block, Builder, Func, Module, Op, Value
-from tilec.ir.layouts import Layout, Mma, Slice
+from tilec.ir.layouts import Layout, Mma, RegisterLayout, Slice, spread_over_lanes
 from tilec.ir.ops.base import Anchor
 from tilec.ir.ops.memory import MemoryOp
-from tilec.ir.scratch import move_plan
-from tilec.ir.types import Tensor, layout_of, shape_of, with_layout
+from tilec.ir.scratch import move_plan, tile_registers
+from tilec.ir.types import Tensor, Type, layout_of, linear_shape, shape_of, with_layout
 from tilec.passes.base import Pass
 from tilec.passes.coalesce import BY_POINTER, OF_BUFFER
 from tilec.passes.layout.edits import convert, fits, legalize, remove_identities
@@ -135,9 +135,12 @@ def carried_sources(value: Value, layout: Layout) -> Iterator[tuple[Value, Layou
 
 @dataclass
 class _Slice:
-    """A plan to compute `root` in another layout: ops to copy, values to convert instead."""
+    """A plan to compute `root` in another layout: ops to copy, values to convert instead.
+
+    spread: for loads, the layout to load in; the result is converted within warps."""
 
     copies: dict[tuple[Value, Layout], Op] = field(default_factory=dict)
+    spread: dict[tuple[Value, Layout], Layout] = field(default_factory=dict)
     conversions: dict[tuple[Value, Layout], None] = field(default_factory=dict)
     cost: int = 0
 
@@ -173,8 +176,13 @@ def _plan(value: Value, layout: Layout, plan: _Slice, limit: int) -> bool:
     work = [(value, layout)]
     while work:
         key = value, layout = work.pop()
-        if fits(value, layout) or key in plan.copies or key in plan.conversions:
+        if fits(value, layout) or key in plan.copies or key in plan.conversions or \
+                key in plan.spread:
             continue
+        small = _small_load(value, layout)
+        if small and (few := _few_registers(value.type, layout)):
+            plan.spread[key] = few
+            key = value, layout = value, few
         source = value.op
         if isinstance(source, ops.ConvertLayout):
             work.append((source.x, layout))
@@ -184,7 +192,7 @@ def _plan(value: Value, layout: Layout, plan: _Slice, limit: int) -> bool:
             _converts_to(u, layout) for u in value.users))
         stays = source is None or source.regions or not (source.pure or again) or \
             isinstance(source, Anchor)
-        if source is None or (stays and not _small_load(value, layout)) or len(source.results) != 1:
+        if source is None or (stays and not small) or len(source.results) != 1:
             plan.conversions[key] = None
             plan.cost += conversion_cost(value)
         else:
@@ -207,6 +215,15 @@ def _small_load(value: Value, layout: Layout) -> bool:
     return isinstance(value.op, ops.Load) and not value.op.volatile and \
         isinstance(parent, Mma) and parent.version == 3 and \
         prod(shape_of(value.type)) <= WARPGROUP_THREADS and len(value.uses) == 1
+
+
+def _few_registers(t: Type, layout: Layout) -> Layout | None:
+    """The layout in which a warp loads a small tile, if that saves three registers of four: ptxas
+    starts loads late, for a thread to have registers for their results."""
+    assert isinstance(t, Tensor) and isinstance(layout, RegisterLayout)
+    few = spread_over_lanes(layout, linear_shape(t.shape))
+    saves = 4 * tile_registers(replace(t, layout=few)) <= tile_registers(replace(t, layout=layout))
+    return few if saves else None
 
 
 def _converts_to(op: Op, layout: Layout) -> bool:
@@ -241,7 +258,9 @@ def _apply(root: Value, wanted: Layout, plan: _Slice) -> Value:
         key = value, layout = work[-1]
         source = value.op
         needed: list[tuple[Value, Layout]] = []
-        if key not in made and key not in plan.conversions and not fits(value, layout):
+        if key in plan.spread:
+            needed = [(value, plan.spread[key])]
+        elif key not in made and key not in plan.conversions and not fits(value, layout):
             assert source is not None
             needed = [(source.x, layout)] if isinstance(source, ops.ConvertLayout) else \
                 _tiles_needed(source, layout)
@@ -254,6 +273,8 @@ def _apply(root: Value, wanted: Layout, plan: _Slice) -> Value:
             continue
         if fits(value, layout):
             made[key] = value
+        elif key in plan.spread:
+            made[key] = _convert_after(made[needed[0]], layout)
         elif key in plan.conversions:
             made[key] = _convert_after(value, layout)
         elif isinstance(source, ops.ConvertLayout):

@@ -86,13 +86,13 @@ class _Scheduler:
         if any(ahead_sources(self.loop, load.operands) for load in loads):
             reason = reason or "a block's place depends on what is not computed ahead"
         self.loop.num_stages = 1 if reason else stages
+        chained = "" if reason or stages < 2 else chain_stages(self.loop, loads, stages, self.rules)
         for op in self.loop.body:
-            if isinstance(op, ops.Load) and feeds_dot(op):
+            if isinstance(op, ops.Load) and feeds_dot(op) and op.stage < 0:
                 remark(op, "pipeline", "this load is not pipelined: TMA fills its loop's buffers")
         if reason:
             remark(self.loop, "pipeline", f"not pipelined: {reason}")
             return
-        chained = chain_stages(self.loop, loads, stages, self.rules) if stages > 1 else ""
         remark(self.loop, "pipeline", f"pipelined with {stages} stages{chained}", stages=stages)
 
     def assign(self, load: ops.Load) -> int:

@@ -200,7 +200,8 @@ class StagedLoads:
     def __init__(self, nest: Nest, loads: Sequence[ops.DescriptorLoad], maps: TensorMaps,
                  before: Builder, groups: int, spare: list[Value]) -> None:
         loop = nest.inner
-        ahead = any(0 <= op.stage < loop.num_stages - 1 and op not in loads for op in loop.body)
+        ahead = any(isinstance(op, ops.Dot) and 0 <= op.stage < loop.num_stages - 1
+                    for op in loop.body)
         self.nest, self.loop, self.expander = nest, loop, Expander(loop, peel=ahead)
         self.readers = {load: readers_of(load) for load in loads}
         self.stages = {load: sorted(map(self.expander.stage_of, found))
