@@ -1,5 +1,5 @@
-"""Chained dots whose blocks are loaded in another order than they are used, or twice: they compile,
-with the same values at every level."""
+"""Chained dots in any order, whose blocks are loaded in another order than they are used, or twice:
+they compile, with the same values at every level."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 import tilec
 import tilec.language as tl
+from tilec.ir.parser import parse
+from tilec.runtime.text import TextKernel
 
 LEVELS = ("tile", "gpu", "lowered", "ptx")
 
@@ -81,6 +83,63 @@ def test_any_order_of_loads(kernel, swapped, d, step, stages, registers) -> None
         out[...] = np.nan
         made.run(args, 1, level=level)
         np.testing.assert_array_equal(out, want, level)
+
+
+@tilec.jit
+def two_of_each(q, k, v, x, y, bias, out, other, n, HOW: tl.constexpr):
+    """Two first dots and two second ones, each of a block of its own. turned: what needs the last
+    first dot comes first in the text; mixed: a second dot comes before a first one; biased: a first
+    dot adds to what is loaded."""
+    BM: tl.constexpr = q.block_shape[0]
+    BN: tl.constexpr = k.block_shape[0]
+    D: tl.constexpr = k.block_shape[1]
+    queries = q.load([0, 0])
+    a = tl.zeros((BM, D), tl.float32)
+    b = tl.zeros((BM, D), tl.float32)
+    for i in tl.range(0, n, BN):
+        s = tl.dot(queries, tl.trans(k.load([i, 0])))
+        if HOW == "biased":
+            columns = i + tl.arange(0, BN)
+            s += tl.load(bias + columns, columns < n, other=0.0)[None, :]
+        if HOW == "mixed":
+            a = tl.dot(tl.maximum(s, 0.0).to(q.dtype), x.load([i, 0]), a)
+        t = tl.dot(queries, tl.trans(v.load([i, 0])))
+        if HOW != "turned":
+            b = tl.dot(tl.maximum(t, 0.0).to(q.dtype), y.load([i, 0]), b)
+        if HOW != "mixed":
+            a = tl.dot(tl.maximum(s, 0.0).to(q.dtype), x.load([i, 0]), a)
+        if HOW == "turned":
+            b = tl.dot(tl.maximum(t, 0.0).to(q.dtype), y.load([i, 0]), b)
+    out.store([0, 0], a)
+    other.store([0, 0], b)
+
+
+@pytest.mark.parametrize("how", ["plain", "turned", "mixed", "biased"])
+@pytest.mark.parametrize(("d", "step", "stages", "warps", "registers"), [
+    (64, 32, 2, 4, 0), (64, 32, 3, 4, 128), (64, 64, 2, 8, 160), (128, 64, 2, 8, 0)])
+def test_products_in_any_order(how, d, step, stages, warps, registers) -> None:
+    """All numbers are whole and small. No product is held up by ptxas (C75xx)."""
+    rng, rows, n = np.random.default_rng(d + stages), 16 * warps, 2 * step + 6
+    q, *blocks = (rng.integers(-2, 3, (m, d)).astype(np.float16) for m in (rows, n, n, n, n))
+    bias = rng.integers(-3, 4, n).astype(np.float32)
+    got = [np.full((rows, d), np.nan, np.float32) for _ in range(2)]
+    described = [tilec.TensorDescriptor.from_tensor(z, (m, d)) for z, m in (
+        (q, rows), *((z, step) for z in blocks), *((z, rows) for z in got))]
+    args = [*described[:5], bias, *described[5:], n]
+    made = two_of_each.warmup(*args, HOW=how, grid=(1,), target="sm_90a", num_warps=warps,
+                              num_stages=stages, maxnreg=registers)
+    k, v, x, y = (z.astype(np.float64) for z in blocks)
+    s = q.astype(np.float64) @ k.T + (bias if how == "biased" else 0)
+    want = [np.maximum(s, 0) @ x, np.maximum(q.astype(np.float64) @ v.T, 0) @ y]
+    for level in LEVELS:
+        for z in got:
+            z[...] = np.nan
+        made.run(args, 1, level=level)
+        for z, right in zip(got, want, strict=True):
+            np.testing.assert_array_equal(z, right, level)
+    linked = TextKernel(parse(made.asm["gpu"])).compiled.linked
+    assert linked is not None and "tile.dot" not in made.asm["gpu"]
+    assert linked.n_spills or not linked.advisories
 
 
 @tilec.jit

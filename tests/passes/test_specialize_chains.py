@@ -14,15 +14,13 @@ import tilec
 import tilec.language as tl
 from benchmarks.common import load_example
 from tests.passes.test_chain import (
-    EXAMPLE,
-    LEVELS,
     both_case,
     caught,
     flat,
     linear_case,
     through,
 )
-from tests.support.attention import described, inputs
+from tests.support.attention import EXAMPLE, LEVELS, described, inputs
 from tests.support.faults import all_of, drop
 from tilec.codegen import ptxas
 from tilec.codegen.cubin import LinkResult
@@ -103,7 +101,7 @@ def test_rounds_of_a_loop_in_a_loop(lo, hi, stages, rng) -> None:
 @pytest.mark.parametrize(("n", "registers"), [(3, 0), (100, 0), (100, 96)])
 def test_a_block_read_in_both_stages(n, registers, rng) -> None:
     """Rings of different depth, and what pointers read a round ahead; with few registers nothing
-    runs ahead but copies."""
+    else runs ahead but copies."""
     made, args, out, want = both_case(rng, n, 2, maxnreg=registers)
     kernel = TextKernel(specialized(made, "dce"))
     for seed, level in enumerate(LEVELS):

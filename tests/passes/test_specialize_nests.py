@@ -9,8 +9,7 @@ import pytest
 import tilec
 import tilec.language as tl
 from benchmarks.common import load_example
-from tests.passes.test_chain import EXAMPLE, LEVELS
-from tests.support.attention import described, inputs
+from tests.support.attention import EXAMPLE, LEVELS, described, inputs
 from tests.support.faults import all_of
 from tilec.ir import ops
 from tilec.ir.parser import parse

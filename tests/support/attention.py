@@ -13,6 +13,9 @@ from tilec.ir.parser import parse
 from tilec.ir.scratch import move_plan
 from tilec.ir.types import Tensor
 
+EXAMPLE = "11_descriptor_attention"
+LEVELS = ("gpu", "lowered", "ptx")
+
 
 def inputs(rng: np.random.Generator, heads: int, shared: int, rows: int, columns: int, d: int,
            element: Any) -> list[np.ndarray]:
@@ -37,3 +40,11 @@ def through_shared(text: str) -> list[str]:
             if isinstance(move_plan(src, dst).plan, Shared):
                 found.append(f"{src} to {dst}")
     return found
+
+
+def barriers(text: str) -> list[ops.Barrier]:
+    """The barriers of all warps in a module's loops of products."""
+    loops = [op for op in parse(text).walk() if isinstance(op, ops.For)
+             and any(isinstance(x, ops.Wgmma) for x in op.body)]
+    assert loops
+    return [op for loop in loops for op in loop.walk() if isinstance(op, ops.Barrier)]

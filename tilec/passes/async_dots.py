@@ -84,14 +84,16 @@ def _delay(block: Block, waits: set[Op]) -> None:
     """Wait for the products that begin one after another when the last one has begun, just before
     something looks at one, or gives their buffers away. Products that read no carried value from
     registers go on while threads compute with the results of those before them: nothing may take
-    its place meanwhile (C7513, C7515). So do those after which a slot of others is released: the
-    schedule has what would take their operands' place come later."""
+    its place meanwhile (C7513, C7515). They end before one begins that adds to what threads have
+    made meanwhile, as ptxas would have them end (C7517). Products after which a slot of others is
+    released go on, too: the schedule has what would take their operands' place come later."""
     held: list[ops.WgmmaWait] = []
+    made = set[Op]()  # while they are under way
     lasting = set[Op]()  # of these, those that the schedule lets go on
     for op in block:
         if op in waits and isinstance(op, ops.WgmmaWait) and not op.pending:
             held.append(op)
-        elif held and not _passes(op, held, lasting):
+        elif held and (not _passes(op, held, lasting) or _adds_to(op, made)):
             used = {v.op for v in op.operands}
             done = max((i + 1 for i, wait in enumerate(held) if wait in used), default=0)
             if done and isinstance(op, ops.MbarrierArrive):
@@ -100,6 +102,15 @@ def _delay(block: Block, waits: set[Op]) -> None:
                 done = len(held)
             _wait_before(op, held[:done], len(held) - done)
             held = held[done:]
+        if held:
+            made.add(op)
+        else:
+            made.clear()
+
+
+def _adds_to(op: Op, made: set[Op]) -> bool:
+    """Whether a product adds to what one of these ops gives, but for a constant."""
+    return isinstance(op, ops.Wgmma) and op.c.op in made and not isinstance(op.c.op, ops.Constant)
 
 
 def _computes(op: Op, held: Sequence[ops.WgmmaWait], lasting: set[Op]) -> bool:

@@ -34,7 +34,7 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rul
     loads: all that the loop reads by TMA. slots: how many blocks of each are in shared memory.
     Copies come first, slots - 1 rounds before their readers: first dots and what uses their
     results run in the last stage but one, second dots and what uses theirs in the last one. Where
-    that cannot be, all but copies runs in the last stage.
+    that cannot be, all but copies and small reads runs in the last stage.
     """
     dots = [op for op in loop.body if isinstance(op, ops.Dot)]
     second = [dot for dot in dots if by_wgmma(dot) and chained_operand(dot)]
@@ -53,9 +53,9 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rul
         _in_turn(loop, loads, late, needed, then)
         for read in reads:
             t = read.result.type
-            if isinstance(t, Tensor) and tile_registers(t) <= FEW and not _bound(loop, read, rules):
+            few = not isinstance(t, Tensor) or tile_registers(t) <= FEW
+            if few and not _stays(loop, read, rules):
                 read.stage = slots - 2
-        _sink(loop, loads)
         loop.num_stages = slots
         return "; its first dots begin together, and second ones when their operands are made"
     for op in (*reads, *early):
@@ -91,7 +91,7 @@ def _obstacle(loop: ops.For, reads: Sequence[ops.Load], early: set[Op], late: se
     if any(isinstance(x, ops.For | ops.While) for op in loop.body for x in op.walk()):
         return "there is a loop in it"
     for read in reads:
-        if reason := _bound(loop, read, rules):
+        if reason := _stays(loop, read, rules):
             return reason
     given = {arg for arg, v in zip(loop.body.args[1:], loop.body.terminator.operands, strict=True)
              if v.op in late}
@@ -104,8 +104,8 @@ def _obstacle(loop: ops.For, reads: Sequence[ops.Load], early: set[Op], late: se
     return ""
 
 
-def _bound(loop: ops.For, read: ops.Load, rules: Rules) -> str:
-    """Why a load cannot run a round ahead."""
+def _stays(loop: ops.For, read: ops.Load, rules: Rules) -> str:
+    """Why a load cannot run a round ahead, or an empty string."""
     return rules.of_read(read) or (
         "a load's place depends on what is not computed ahead"
         if ahead_sources(loop, read.operands) else "")
@@ -115,7 +115,8 @@ def overlap(loop: ops.For, loads: Iterable[ops.DescriptorLoad]) -> None:
     """Change the orders of a loop whose copies a role of its own starts, if its second dots run
     beside first ones: threads compute with the results of the first while the second still run.
     What takes the place of the operands that these read from registers is made after them. Where
-    dots run in turn, what meets the last first dot's result alone is made beside it."""
+    dots run in turn, what is only combined with the last first dot's result is made after the
+    second dots that begin before it, for which it would take registers."""
     dots = [op for op in loop.body if isinstance(op, ops.Dot)]
     late = {dot for dot in dots if dot.stage == loop.num_stages - 1}
     if not late or len(late) == len(dots):
@@ -146,7 +147,8 @@ def _in_turn(loop: ops.For, loads: list[ops.DescriptorLoad], late: set[Op], need
     """First dots and reads together, and each second dot when what it multiplies is made: the first
     of them while the last first dot still runs. What does not need that one's result comes before
     the copies: ptxas moves waits up over arithmetic, but not over products, nor over the branch in
-    which one warp starts the copies."""
+    which one warp starts the copies. The text gets the order of a round: waits for blocks keep
+    their places."""
     first = [op for op in loop.body if isinstance(op, ops.Dot) and op not in late]
     after = _users(loop, first[-1:])
     for op in loop.body:
@@ -157,6 +159,14 @@ def _in_turn(loop: ops.For, loads: list[ops.DescriptorLoad], late: set[Op], need
         elif not op.terminator:
             op.op_order = REST + 1 if op not in then else BESIDE if op not in after else \
                 REST if op in late else BETWEEN
+    place: dict[Op | None, int] = {}
+    for op in loop.body:
+        own = min((r.op_order for r in readers_of(op)), default=FIRST) \
+            if isinstance(op, ops.DescriptorLoad) else op.op_order
+        place[op] = max([own, *(place.get(v.op, 0) for x in op.walk() for v in x.operands)])
+    end = loop.body.terminator
+    for op in sorted((op for op in loop.body if op is not end), key=place.__getitem__):
+        op.move_before(end)
 
 
 def _registers(loop: ops.For, first: Sequence[ops.Dot], second: Sequence[ops.Dot],
