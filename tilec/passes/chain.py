@@ -147,8 +147,7 @@ def _in_turn(loop: ops.For, loads: list[ops.DescriptorLoad], late: set[Op], need
     """First dots and reads together, and each second dot when what it multiplies is made: the first
     of them while the last first dot still runs. What does not need that one's result comes before
     the copies: ptxas moves waits up over arithmetic, but not over products, nor over the branch in
-    which one warp starts the copies. The text gets the order of a round: waits for blocks keep
-    their places."""
+    which one warp starts the copies."""
     first = [op for op in loop.body if isinstance(op, ops.Dot) and op not in late]
     after = _users(loop, first[-1:])
     for op in loop.body:
@@ -159,6 +158,12 @@ def _in_turn(loop: ops.For, loads: list[ops.DescriptorLoad], late: set[Op], need
         elif not op.terminator:
             op.op_order = REST + 1 if op not in then else BESIDE if op not in after else \
                 REST if op in late else BETWEEN
+    _rearrange(loop)
+
+
+def _rearrange(loop: ops.For) -> None:
+    """Give the text of a loop whose ops share a stage the order of its rounds, in which blocks are
+    waited for when they are first read: waits may not change places."""
     place: dict[Op | None, int] = {}
     for op in loop.body:
         own = min((r.op_order for r in readers_of(op)), default=FIRST) \
