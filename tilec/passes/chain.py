@@ -67,22 +67,9 @@ def chain_stages(loop: ops.For, loads: list[ops.DescriptorLoad], slots: int, rul
     for load in loads:
         load.stage = int(all(r in late for r in readers_of(load)))
         load.op_order = COPIES
-    _sink(loop, loads)
+    _rearrange(loop)
     loop.num_stages = slots + 1
     return "; first dots begin beside the second ones of the round before"
-
-
-def _sink(loop: ops.For, loads: Iterable[ops.DescriptorLoad]) -> None:
-    """Move loads to where their blocks are first used, if a round needs one before another read
-    that the text has earlier: waits for blocks and reads keep their places. Nothing writes."""
-    found = [min(r.op_order for r in readers_of(op)) if isinstance(op, ops.DescriptorLoad) else
-             op.op_order for op in loop.body if isinstance(op, ops.DescriptorLoad | ops.Load)]
-    if found == sorted(found):
-        return
-    place = {op: i for i, op in enumerate(loop.body)}
-    for load in loads:
-        users = [place[op] for op in _users(loop, [load]) if op is not load]
-        load.move_before(list(place)[min(users)])
 
 
 def _obstacle(loop: ops.For, reads: Sequence[ops.Load], early: set[Op], late: set[Op],
@@ -162,13 +149,13 @@ def _in_turn(loop: ops.For, loads: list[ops.DescriptorLoad], late: set[Op], need
 
 
 def _rearrange(loop: ops.For) -> None:
-    """Give the text of a loop whose ops share a stage the order of its rounds, in which blocks are
-    waited for when they are first read: waits may not change places."""
-    place: dict[Op | None, int] = {}
+    """Give the text of a loop the order in which an iteration runs: blocks are waited for when they
+    are first read, and waits may not change places."""
+    place: dict[Op | None, tuple[int, int]] = {}
     for op in loop.body:
-        own = min((r.op_order for r in readers_of(op)), default=FIRST) \
-            if isinstance(op, ops.DescriptorLoad) else op.op_order
-        place[op] = max([own, *(place.get(v.op, 0) for x in op.walk() for v in x.operands)])
+        users = readers_of(op) if isinstance(op, ops.DescriptorLoad) else [op]
+        own = min(((x.stage, x.op_order) for x in users), default=(-1, 0))
+        place[op] = max([own, *(place.get(v.op, own) for x in op.walk() for v in x.operands)])
     end = loop.body.terminator
     for op in sorted((op for op in loop.body if op is not end), key=place.__getitem__):
         op.move_before(end)
