@@ -25,6 +25,7 @@ from tilec.ir import types as ir
 from tilec.ir.parser import parse
 from tilec.ir.printer import equal
 from tilec.ir.verifier import verify
+from tilec.knobs import RUN_LEVELS
 from tilec.passes.canonicalize import Canonicalize
 from tilec.passes.cse import Cse
 from tilec.runtime import device
@@ -264,7 +265,6 @@ EDITS = {  # level: file, what to change, and what the kernel adds then instead 
     "llir": (LAST["llir"], "0x4008000000000000", "0x4020000000000000", 8),
     "ptx": (LAST["ptx"], "0f40400000", "0f41100000", 9),
 }
-RUN_LEVELS = ["tile", "gpu", "lowered", "ptx"]
 FIRST_LEVEL_THAT_SEES = {"frontend": 0, "tile": 0, "gpu": 1, "lowered": 2, "llir": 3, "ptx": 3}
 
 

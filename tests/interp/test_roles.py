@@ -10,9 +10,10 @@ from tilec.errors import InterpreterError, TilecError
 from tilec.ir.core import Module
 from tilec.ir.parser import parse
 from tilec.ir.verifier import verify
+from tilec.knobs import RUN_LEVELS
 from tilec.runtime.text import TextKernel
 
-LEVELS = ("gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS[1:]
 SEEDS = range(3)
 N = 512
 

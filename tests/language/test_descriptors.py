@@ -21,10 +21,11 @@ from tilec.ir import ops
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
 from tilec.ir.verifier import verify
+from tilec.knobs import RUN_LEVELS
 from tilec.language.descriptors import PADDINGS
 from tilec.passes.rewrite_descriptors import RewriteDescriptors
 
-LEVELS = ("tile", "gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS
 DTYPES = (np.bool_, np.int8, np.uint16, np.int32, np.uint64, ml_dtypes.float8_e5m2, np.float16,
           ml_dtypes.bfloat16, np.float32, np.float64)
 

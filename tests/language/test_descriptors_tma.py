@@ -10,8 +10,9 @@ import pytest
 import tilec
 import tilec.language as tl
 from tilec.errors import InterpreterError, LaunchError
+from tilec.knobs import RUN_LEVELS
 
-LEVELS = ("gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS[1:]
 OPTIONS = {"target": "sm_90a", "num_stages": 2}
 describe = tilec.TensorDescriptor.from_tensor
 

@@ -11,8 +11,9 @@ import tilec
 import tilec.language as tl
 import tilec.language.gpu as tlg
 from tilec import CompilationError, TilecError
+from tilec.knobs import RUN_LEVELS
 
-LEVELS = ("tile", "gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS
 
 
 @tilec.jit

@@ -10,9 +10,10 @@ import pytest
 import tilec
 import tilec.language as tl
 from tilec.ir.parser import parse
+from tilec.knobs import RUN_LEVELS
 from tilec.runtime.text import TextKernel
 
-LEVELS = ("tile", "gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS
 
 
 @tilec.jit

@@ -15,9 +15,10 @@ from tilec.ir import ops
 from tilec.ir.core import Module
 from tilec.ir.parser import parse
 from tilec.ir.remarks import recording
+from tilec.knobs import RUN_LEVELS
 from tilec.passes import guard_masks
 
-LEVELS = ("tile", "gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 

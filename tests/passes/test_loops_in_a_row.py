@@ -15,8 +15,9 @@ from tests.support.faults import all_of, drop
 from tilec import knobs
 from tilec.ir import ops
 from tilec.ir.parser import parse
+from tilec.knobs import RUN_LEVELS
 
-LEVELS = ("tile", "gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS
 
 
 @tilec.jit

@@ -11,9 +11,10 @@ import pytest
 
 import tilec
 from tests.runtime.support import from_text
+from tilec.knobs import RUN_LEVELS
 
 D, STEP = 64, 32
-LEVELS = ("tile", "gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS
 HEADER = """
 @tilec.jit
 def kernel(q, {blocks}, {outs}, row, n, STEP: tl.constexpr, WS: tl.constexpr):

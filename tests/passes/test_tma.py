@@ -19,6 +19,7 @@ from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
 from tilec.ir.remarks import recording
 from tilec.ir.verifier import verify
+from tilec.knobs import RUN_LEVELS
 from tilec.passes.rewrite_descriptors import RewriteDescriptors
 from tilec.runtime.host import order_arguments
 from tilec.runtime.maps import _overlap, makers
@@ -27,7 +28,7 @@ from tilec.target import Target
 
 DTYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "i8": np.int8,
                           "f8e4m3": ml_dtypes.float8_e4m3fn}
-LEVELS = ("gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS[1:]
 
 
 def product(block: tuple[int, int, int] = (64, 64, 64), element: str = "bf16", b: str = "kn",

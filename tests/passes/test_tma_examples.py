@@ -12,9 +12,10 @@ import pytest
 
 import tilec
 from benchmarks.common import load_example
+from tilec.knobs import RUN_LEVELS
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
-LEVELS = ("gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS[1:]
 OPTIONS = {"target": "sm_90a", "launch_pdl": True}
 
 

@@ -12,10 +12,11 @@ from tests.runtime.support import Launches, Memory
 from tilec.errors import CompilationError, LaunchError
 from tilec.frontend.signature import ArgSpec, format_spec, parse_spec
 from tilec.ir import types as ir
+from tilec.knobs import RUN_LEVELS
 from tilec.language.descriptors import DescriptorForm
 from tilec.runtime.arguments import Const, handler_of, leaves, spec_of
 
-LEVELS = ("tile", "gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS
 
 
 @tilec.jit

@@ -12,9 +12,10 @@ from tilec.ir.conversion import Shared
 from tilec.ir.parser import parse
 from tilec.ir.scratch import move_plan
 from tilec.ir.types import Tensor
+from tilec.knobs import RUN_LEVELS
 
 EXAMPLE = "11_descriptor_attention"
-LEVELS = ("gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS[1:]
 
 
 def inputs(rng: np.random.Generator, heads: int, shared: int, rows: int, columns: int, d: int,

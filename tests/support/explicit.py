@@ -8,8 +8,9 @@ import numpy as np
 
 import tilec
 import tilec.language.gpu as tlg
+from tilec.knobs import RUN_LEVELS
 
-LEVELS = ("tile", "gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS
 HOPPER = {"target": "sm_90a", "num_warps": 4}
 
 

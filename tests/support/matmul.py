@@ -10,8 +10,9 @@ import numpy as np
 
 import tilec
 import tilec.language as tl
+from tilec.knobs import RUN_LEVELS
 
-LEVELS = ("tile", "gpu", "lowered", "ptx")
+LEVELS = RUN_LEVELS
 
 
 class Kind(NamedTuple):
