@@ -136,6 +136,6 @@ def test_a_failing_pass_is_named_with_its_input(bad: Raises | Breaks, words: tup
     path = tmp_path / "k.tir"
     path.write_text(TEXT)
     monkeypatch.setattr(opt, "parse_pipeline", lambda text: [bad])
-    assert opt.main([str(path), "--passes=x"]) == 1
+    assert opt.main([str(path), "--passes=x"]) == 2
     err = capsys.readouterr().err
     assert all(w in err for w in words) and "tile.add(%n, %n)" in err

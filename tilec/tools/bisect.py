@@ -16,7 +16,6 @@ from tilec.errors import (
     InternalError,
     IRError,
     OutOfResources,
-    TilecError,
     ToolError,
 )
 from tilec.ir.core import Module
@@ -28,6 +27,7 @@ from tilec.runtime.aot import specialized
 from tilec.runtime.maps import noted
 from tilec.target import DEFAULT, Target
 from tilec.tools.case import Case, with_barriers
+from tilec.tools.command import read_text, tool
 from tilec.tools.compile import load, split_signature
 from tilec.tools.run import add_launch_options, argument, grid_of
 
@@ -43,23 +43,20 @@ class Change(NamedTuple):
     before: str
 
 
+@tool("tilec-bisect", failure=2)
 def main(argv: Sequence[str] | None = None) -> int:
     """The console entry; exit status 0 if no step changes the result, 1 if one does, 2 with a
     message on stderr if the input cannot be run."""
     args = _parser().parse_args(argv)
-    try:
-        module = _module(args)
-        target = Target.parse(args.target or str(module.attributes.get("target", DEFAULT)))
-        case = Case(args.func, list(map(argument, args.arg)), grid_of(args.grid), args.seed,
-                    args.rtol, args.atol)
-        found = bisect(module, target, case, args.passes)
-        if found is None:
-            print("tilec-bisect: no step changes the result")
-            return 0
-        path, command = _write(found, module, args)
-    except (TilecError, OSError, UnicodeDecodeError) as e:
-        print(f"tilec-bisect: {e}", file=sys.stderr)
-        return 2
+    module = _module(args)
+    target = Target.parse(args.target or str(module.attributes.get("target", DEFAULT)))
+    case = Case(args.func, list(map(argument, args.arg)), grid_of(args.grid), args.seed,
+                args.rtol, args.atol)
+    found = bisect(module, target, case, args.passes)
+    if found is None:
+        print("tilec-bisect: no step changes the result")
+        return 0
+    path, command = _write(found, module, args)
     print(f"tilec-bisect: {found.step} changes the result: {found.what}\n"
           f"its input is in {path}; to see it again:\n  {command}")
     return 1
@@ -95,7 +92,7 @@ def _module(args: argparse.Namespace) -> Module:
                            num_stages=args.num_stages, num_ctas=args.num_ctas).build()
     if not args.file.endswith(".tir"):
         raise ToolError(f"{args.file}: expected a .tir file or FILE.py:KERNEL")
-    module = parse(Path(args.file).read_text(), args.file)
+    module = parse(read_text(args.file), args.file)
     verify(module)
     return module
 

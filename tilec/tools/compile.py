@@ -18,20 +18,18 @@ from tilec.runtime.aot import compile as compile_kernel
 from tilec.runtime.kernel import CompiledKernel
 from tilec.runtime.maps import noted
 from tilec.target import DEFAULT
+from tilec.tools.command import tool
 
 SUFFIXES = {"tile": "tile.tir", "gpu": "gpu.tir", "lowered": "lowered.tir", "llir": "ll",
             "ptx": "ptx", "cubin": "cubin"}
 
 
+@tool("tilec-compile")
 def main(argv: Sequence[str] | None = None) -> int:
     """The console entry; exit status 0, or 1 with a message on stderr."""
     args = _parser().parse_args(argv)
-    try:
-        kernel = _compile(args)
-        written = write(kernel, Path(args.output))
-    except (TilecError, OSError) as e:
-        print(f"tilec-compile: {e}", file=sys.stderr)
-        return 1
+    kernel = _compile(args)
+    written = write(kernel, Path(args.output))
     print("\n".join(str(p) for p in written))
     if not available():
         print("tilec-compile: no cubin, as nvJitLink is not installed (NVIDIA ships it for Linux "
@@ -79,7 +77,7 @@ def load(path: Path, name: str) -> Function:
         spec.loader.exec_module(module)
     except TilecError:
         raise
-    except Exception as e:  # the user's own file may raise anything
+    except (Exception, SystemExit) as e:  # the user's own file may raise anything
         raise ToolError(f"{path} fails when imported: {type(e).__name__}: {e}") from e
     finally:
         sys.path.pop(0)
@@ -109,7 +107,7 @@ def split_signature(fn: Function, text: str) -> tuple[dict[str, str], dict[str, 
             raise ToolError(f"the signature gives `{name}` twice")
         try:
             constexprs[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: nesting
             signature[name] = value
     return signature, constexprs
 

@@ -6,20 +6,24 @@ tilec-layout 'blocked<{sizePerThread = [1, 2], ...}>' 8x8 [--svg FILE]
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from tilec.errors import TilecError
+from tilec.errors import ToolError
 from tilec.ir.fragment import Fragment, fragment, shared_tile, storage_shape
 from tilec.ir.layouts import Layout, RegisterLayout
+from tilec.ir.ops.tile import MAX_ELEMENTS
 from tilec.ir.parser import parse_layout
+from tilec.tools.command import tool
 
 Coords = tuple[int, ...]
 Holder = tuple[int, int, int]  # warp, lane, register
 
 
+@tool("tilec-layout", failure=2)
 def main(argv: Sequence[str] | None = None) -> int:
     """The console tool; returns the exit status (2: the layout or the shape cannot be used)."""
     parser = argparse.ArgumentParser(prog="tilec-layout", description=__doc__)
@@ -37,9 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(draw_text(layout, shape, max(1, options.rows), max(1, options.cols)))
         if options.svg:
             Path(options.svg).write_text(draw_svg(layout, shape), encoding="utf-8")
-    except (TilecError, ValueError, OSError) as error:
-        print(f"tilec-layout: {error}", file=sys.stderr)
-        return 2
+    except ValueError as error:
+        raise ToolError(str(error)) from None
     return 0
 
 
@@ -48,7 +51,10 @@ def parse_shape(text: str) -> Coords:
     parts = text.split("x")
     if not all(p.isascii() and p.isdigit() and int(p) for p in parts):
         raise ValueError(f"a shape is positive extents joined by x, like 16x8; got {text!r}")
-    return tuple(map(int, parts))
+    shape = tuple(map(int, parts))
+    if math.prod(shape) > MAX_ELEMENTS:
+        raise ValueError(f"{text} has more than {MAX_ELEMENTS} elements")
+    return shape
 
 
 def describe(layout: Layout, shape: Coords) -> str:

@@ -11,7 +11,6 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tilec.compiler import PIPELINE, stage_level
 from tilec.errors import InternalError, TilecError
@@ -21,33 +20,28 @@ from tilec.ir.printer import print_module
 from tilec.ir.verifier import verify
 from tilec.passes.base import Pass, parse_pipeline
 from tilec.target import Target
+from tilec.tools.command import BUG, read_text, tool
 
 SEPARATOR = re.compile(r"^// -{5,}[ \t]*$", re.MULTILINE)
 
 
+@tool("tilec-opt")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; 0 if all went well, 1 after an error in the input, 2 for wrong usage."""
-    try:
-        options = _arguments().parse_args(argv)
-    except SystemExit as e:  # argparse has printed the help or what is wrong
-        return int(e.code or 0)
-    try:
-        passes = parse_pipeline(options.passes)
-        target = Target.parse(options.target).name if options.target else ""
-        text, name = _read(options.file)
-    except TilecError as e:
-        print(e, file=sys.stderr)
-        return 1
-    printed, failed = [], False
+    options = _arguments().parse_args(argv)
+    passes = parse_pipeline(options.passes)
+    target = Target.parse(options.target).name if options.target else ""
+    text, name = read_text(options.file), "<stdin>" if options.file == "-" else options.file
+    printed, failed = [], 0
     for piece in split(text):
         try:
             printed.append(_process(piece, name, passes, target, options))
         except TilecError as e:
-            failed = True
+            failed = max(failed, BUG if isinstance(e, InternalError) else 1)
             print(e, file=sys.stderr)
     if not options.verify_only:
         sys.stdout.write("// -----\n".join(printed))
-    return int(failed)
+    return failed
 
 
 def split(text: str) -> list[str]:
@@ -72,15 +66,6 @@ def _arguments() -> argparse.ArgumentParser:
                         help="set the module's target before the first pass")
     parser.add_argument("--locations", action="store_true", help="print source locations")
     return parser
-
-
-def _read(file: str) -> tuple[str, str]:
-    if file == "-":
-        return sys.stdin.read(), "<stdin>"
-    try:
-        return Path(file).read_text(encoding="utf-8"), file
-    except (OSError, UnicodeDecodeError) as e:
-        raise TilecError(f"cannot read {file}: {e}") from None
 
 
 def _process(text: str, name: str, passes: Sequence[Pass], target: str,

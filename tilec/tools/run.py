@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from tilec import knobs, sim
 from tilec.codegen.llvm import emit_ptx
 from tilec.codegen.lower import symbol
 from tilec.compiler import compile_from
-from tilec.errors import SimulatorError, TilecError, ToolError, did_you_mean
+from tilec.errors import SimulatorError, ToolError, did_you_mean
 from tilec.eval.dtypes import DType, dtype_of
 from tilec.interp.run import run as interpret
 from tilec.ir.core import Module
@@ -26,23 +27,27 @@ from tilec.knobs import RUN_LEVELS
 from tilec.language.dtypes import from_name
 from tilec.runtime.maps import makers, noted, of_text
 from tilec.target import DEFAULT, Target
+from tilec.tools.command import number, read_text, tool
+
+MAX_SHARED, MAX_THREADS = 1 << 18, 1024  # of a CTA, more bytes than any target has
+MAX_ARRAY = 1 << 30  # bytes
+MAX_RANK = 8
+MAX_PROGRAMS = 1 << 24  # that a CPU comes to the end of
+MAX_EXTENTS = ((1 << 31) - 1, 65535, 65535)  # CUDA C++ Programming Guide, "Compute Capabilities"
 
 ARG_HELP = """an argument, in order: a number (7, 0.5, true), an array SHAPE:DTYPE[:FILL] such as
 16x64:fp32:0 (FILL: a seed for normally distributed or, for integers, uniform values in -100..100;
 zeros; ones; arange; nan), or @FILE.npy"""
 
 
+@tool("tilec-run")
 def main(argv: Sequence[str] | None = None) -> int:
     """The console entry; exit status 0, or 1 with a message on stderr."""
     args = _parser().parse_args(argv)
-    try:
-        arrays = [argument(text) for text in args.arg]
-        before = copied(arrays)
-        run_file(Path(args.file), args.func, arrays, args.grid, seed=args.seed, target=args.target,
-                 shared=args.shared, threads=args.threads, level=args.level)
-    except (TilecError, OSError, UnicodeDecodeError) as e:
-        print(f"tilec-run: {e}", file=sys.stderr)
-        return 1
+    arrays = [argument(text) for text in args.arg]
+    before = copied(arrays)
+    run_file(Path(args.file), args.func, arrays, args.grid, seed=args.seed, target=args.target,
+             shared=args.shared, threads=args.threads, level=args.level)
     show(before, arrays, args.all)
     if args.save:
         saved: dict[str, Any] = {f"arg{i}": a for i, a in enumerate(arrays)
@@ -55,9 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tilec-run", description=__doc__)
     parser.add_argument("file", help="a .tir, .ll or .ptx file")
     add_launch_options(parser)
-    parser.add_argument("--shared", type=int, default=None,
+    parser.add_argument("--shared", type=number(0, MAX_SHARED), default=None,
                         help="bytes of dynamic shared memory (.ll, .ptx; default: the most)")
-    parser.add_argument("--threads", type=int, default=None,
+    parser.add_argument("--threads", type=number(1, MAX_THREADS), default=None,
                         help="threads a CTA (.ll, .ptx without .reqntid)")
     parser.add_argument("--target", default=DEFAULT, help="for .ll and --level")
     parser.add_argument("--level", choices=RUN_LEVELS[1:], default=None,
@@ -72,7 +77,8 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--func", "--kernel", default="", help="the kernel (default: the only one)")
     parser.add_argument("--arg", action="append", default=[], metavar="ARG", help=ARG_HELP)
     parser.add_argument("--grid", default="1", help="programs, such as 8 or 8,2,1")
-    parser.add_argument("--seed", type=int, default=None, help="of the order of programs, warps")
+    parser.add_argument("--seed", type=number(0, (1 << 63) - 1), default=None,
+                        help="of the order of programs, warps")
 
 
 def copied(arrays: Sequence[Any]) -> list[Any]:
@@ -97,7 +103,7 @@ def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: i
         raise ToolError(f"{path}: --level is for .tir files")
     extents = grid_of(grid)
     chosen = Target.parse(target)
-    text = path.read_text()
+    text = read_text(path)
     if path.suffix == ".tir":
         module = parse(text, str(path))
         verify(module)
@@ -153,16 +159,19 @@ def grid_of(text: str) -> tuple[int, int, int]:
     if not 1 <= len(parts) <= 3 or min(parts) < 0:
         raise ToolError(f"--grid is {text!r}, expected 1 to 3 numbers such as 8,2")
     x, y, z = (*parts, 1, 1)[:3]
+    for axis, (extent, most) in enumerate(zip((x, y, z), MAX_EXTENTS, strict=True)):
+        if extent > most:
+            raise ToolError(f"--grid is {text!r}, axis {axis} has at most {most} programs")
+    if x * y * z > MAX_PROGRAMS:
+        raise ToolError(f"--grid is {text!r}: {x * y * z} programs, at most {MAX_PROGRAMS} run "
+                        "on a CPU")
     return x, y, z
 
 
 def argument(text: str) -> Any:
     """The value that an --arg stands for. Raises ToolError, naming the form expected."""
     if text.startswith("@"):
-        try:
-            return np.load(text[1:])
-        except ValueError as e:
-            raise ToolError(f"--arg {text}: {e}") from None
+        return _loaded(text)
     if ":" not in text:
         return _number(text)
     shape_text, _, rest = text.partition(":")
@@ -177,7 +186,22 @@ def argument(text: str) -> Any:
     element = SCALARS.get(dtype_text) or from_name(dtype_text).ir
     if not isinstance(element, Scalar):
         raise ToolError(f"--arg {text}: no array has elements of type `{dtype_text}`")
+    if len(shape) > MAX_RANK or math.prod(shape) * element.bytes > MAX_ARRAY:
+        raise ToolError(f"--arg {text}: expected at most {MAX_RANK} dimensions and "
+                        f"{MAX_ARRAY >> 20} MiB")
     return filled(shape, dtype_of(element), fill or "0")
+
+
+def _loaded(text: str) -> Any:
+    try:
+        array = np.load(text[1:])
+    except OSError:
+        raise
+    except Exception as e:  # the file may hold anything, and numpy has many words for it
+        raise ToolError(f"--arg {text}: {e}") from None
+    if not isinstance(array, np.ndarray):
+        raise ToolError(f"--arg {text}: expected a .npy file, with one array")
+    return array
 
 
 def _number(text: str) -> Any:
