@@ -30,12 +30,13 @@ from tilec.errors import (
 )
 from tilec.ir.clusters import CLUSTER_SIZES
 from tilec.ir.core import Module
+from tilec.ir.ops.descriptors import DescriptorOp
 from tilec.ir.ops.scf import MAX_STAGES
-from tilec.ir.parser import parse
+from tilec.ir.parser import parse, read
 from tilec.ir.printer import print_module
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import MapRecipe, recipes
-from tilec.ir.verifier import verify
+from tilec.ir.verifier import check_one_kernel, verify
 from tilec.ir.warps import MAX_WARPS
 from tilec.passes.accelerate_matmul import AccelerateMatmul
 from tilec.passes.allocate_shared import AllocateShared
@@ -249,6 +250,7 @@ def _compile(build: Callable[[], Module], target: Target, options: Options, stop
     out = Compiled(target, options, threads=32 * options.num_warps)
     began: float | None = time.perf_counter()
     module = build()
+    check_one_kernel(module)
     out.name = symbol(module.funcs[0].name)
     edit = None
     if override is not None:
@@ -279,11 +281,12 @@ class Edit:
 
     def content(self) -> Module | str:
         """The stage; IRError names the line that is wrong."""
-        text = self.path.read_text()
+        text = read(self.path)
         if self.level not in IR_LEVELS:
             return text
         module = parse(text, str(self.path))
         verify(module)
+        check_one_kernel(module)
         if module.level != self.level:
             raise IRError(f"{self.path}: the module is at level {module.level}, expected "
                           f"{self.level}", None, "keep the level in the module's attributes")
@@ -307,8 +310,10 @@ def find_override(build: Callable[[], Module], target: Target, folder: Path, sto
     try:
         for stage in stages(build(), target, stop_at=last, keep=out):
             path = folder / stage.file
-            if path.is_file() and path.read_text() != stage.text:
+            if path.is_file() and path.read_bytes() != stage.text.encode():
                 found = Edit(stage.number, stage.level, path)
+    except OSError as e:
+        raise IRError(f"{folder} cannot be read: {e}") from None
     except (TilecError, PassFailure):
         pass  # an edit before this may be the cure; without one, it is met again and reported
     return found
@@ -373,7 +378,9 @@ def stages(module: Module | str, target: Target, *, start: int = 0, stop_at: str
 
 def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Compiled:
     """Take a module of any level, in place, through the passes below that level and down to
-    `stop_at`. Raises what `compile_module` does."""
+    `stop_at`; through those of its own level too where they must run: at the tile level, and where
+    a gpu module still has descriptors. Raises what `compile_module` does."""
+    check_one_kernel(module)
     # More warps than a launch may ask for are refused where resources are counted.
     options = Options(num_warps=min(module.num_warps, MAX_WARPS),
                       num_stages=int(module.attributes.get("num_stages", Options.num_stages)),
@@ -381,7 +388,9 @@ def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Comp
                       find_boxes=bool(module.attributes.get("find_boxes", True)),
                       num_ctas=module.num_ctas)
     made = Compiled(target, options, symbol(module.funcs[0].name))
-    start = max(i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level)
+    own = [i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level]
+    early = module.level == "tile" or any(isinstance(op, DescriptorOp) for op in module.walk())
+    start = own[0] if early else own[-1]
     try:
         for _ in stages(module, target, start=start, stop_at=stop_at, keep=made):
             pass

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import linecache
+import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -40,11 +41,13 @@ class Location:
 
     def caret(self) -> str:
         """The source line and a caret under the column; empty when the source is not readable."""
+        if self.file not in linecache.cache and not os.path.isfile(self.file):
+            return ""  # a text may name anything, such as a device
         text = linecache.getline(self.file, self.line).rstrip("\n")
         if not text.strip():
             return ""
         # Columns from `ast` count UTF-8 bytes; tabs are kept so that the caret stays in line.
-        lead = text.encode()[: self.col].decode(errors="ignore")
+        lead = text.encode(errors="replace")[: max(0, self.col)].decode(errors="ignore")
         pad = "".join("\t" if c == "\t" else " " for c in lead)
         width = max(1, min(self.end_col, len(text)) - self.col)
         return f"    {text}\n    {pad}{'^' * width}"

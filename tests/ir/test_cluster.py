@@ -68,7 +68,7 @@ def test_round_trip() -> None:
       scf.yield()
     }
     func""", "stands in a role"),
-    ("num_ctas = 2", "num_ctas = 3", "num_ctas is 3, expected one of 1, 2, 4, 8"),
+    ("num_ctas = 2", "num_ctas = 3", "attribute `num_ctas` is 3, expected one of 1, 2, 4, 8"),
 ])
 def test_what_does_not_fit(old: str, new: str, message: str) -> None:
     assert old in TEXT

@@ -97,11 +97,11 @@ def test_text_gets_help_with_the_names_of_the_ir():
     (INIT + "\n      scf.yield()", INIT + "\n      scf.yield(%x)", "the region yields values"),
     ("gpu.elect(%p)", "gpu.elect(%x)", "predicate is i32, expected i1"),
     ("{warp = 3", "{warp = 4", "warp is 4, there are 4 warps"),
-    ("{warp = 3", "{warp = -1", "warp is -1, expected 0 or more"),
+    ("{warp = 3", "{warp = -1", "attribute `warp` is -1, expected int from 0"),
     ('by = "warp"', 'by = "lane"', "expected one of thread, warp"),
     # mbarriers
     (INIT, "gpu.mbarrier_init(%b)", "barrier is memdesc<64x128xbf16"),
-    ("{count = 3}", "{count = 0}", "count is 0, expected 1 to 1048575"),
+    ("{count = 3}", "{count = 0}", "attribute `count` is 0, expected int from 1 to 1048575"),
     ("{bytes = 8192}", "{bytes = 1048576}", "bytes is 1048576"),
     ("gpu.mbarrier_expect(%bar)", "gpu.mbarrier_expect(%bars)", "expected a buffer of one i64"),
     ("gpu.mbarrier_wait(%bar, %x)", "gpu.mbarrier_wait(%bar, %p)", "parity is i1, expected i32"),
@@ -119,9 +119,9 @@ def test_text_gets_help_with_the_names_of_the_ir():
     ("tensormap<1x64x64xbf16", "tensormap<64xbf16", "a tensor map of rank 1 to 5"),
     ("tensormap<1x64x64xbf16", "tensormap<1x64x64xptr<bf16>", "a tensormap cannot hold ptr"),
     (STORE, "gpu.tma_store(%half, %a0, %x, %x) {parts = 2}", "there are 1 warpgroups"),
-    (STORE, STORE + " {parts = 0}", "parts is 0, expected 1 or more"),
+    (STORE, STORE + " {parts = 0}", "attribute `parts` is 0, expected int from 1"),
     ('{reduce = "add"}', '{reduce = "max"}', "reduce"),
-    ("{pending = 1, read = true}", "{pending = -1}", "pending is -1"),
+    ("{pending = 1, read = true}", "{pending = -1}", "attribute `pending` is -1"),
     # wgmma
     (FIRST, "%r0 = gpu.wgmma(%acc, %b, %acc)", "cannot multiply"),
     (FIRST, "%r0 = gpu.wgmma(%x, %b, %acc)", "expected a tile or buffer"),
@@ -139,7 +139,7 @@ def test_text_gets_help_with_the_names_of_the_ir():
      "%acc = tile.constant() {value = 0.0} : tensor<64x128xf16", "multiplies bf16 into f16"),
     (PART, PART.replace("%r2", "%r1"), "not there before a gpu.wgmma_wait"),
     ("gpu.wgmma_wait(%r1)", "gpu.wgmma_wait(%x)", "operands are (i32), expected tiles"),
-    ("gpu.wgmma_wait(%r1)", "gpu.wgmma_wait(%r1) {pending = -1}", "pending is -1"),
+    ("gpu.wgmma_wait(%r1)", "gpu.wgmma_wait(%r1) {pending = -1}", "attribute `pending` is -1"),
     # layouts asked for
     (KEPT, KEPT.replace("= #mma", "= #blk"), "is tensor<64x128xf32, nvidia_mma"),
     (KEPT, KEPT.replace("= #mma", "= #smem"), "cannot have the layout nvmma_shared"),
@@ -230,7 +230,7 @@ def test_roles_are_well_formed_and_survive_passes() -> None:
     ("registers = 24}", "registers = 32}", "the roles have 65536 registers, a launch of 384 "
                                            "threads has 64512"),
     ("{warps = 4, registers = 24}", "{warps = 3, registers = 24}", "registers is 24 for 3 warps"),
-    ("{warps = 4, registers = 24}", "{warps = 0}", "there are 0 warps"),
+    ("{warps = 4, registers = 24}", "{warps = 0}", "attribute `warps` is 0"),
     ("#two = nvidia_mma<{version = 3, warpsPerCTA = [8, 1]",
      "#two = nvidia_mma<{version = 3, warpsPerCTA = [4, 1]",
      "the layout is for 4 warps, the warp role has 8"),

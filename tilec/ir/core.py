@@ -83,14 +83,23 @@ class OperandField(_Field):
         return op.operands[self.index]
 
 
+LEAST, MOST = -(1 << 31), (1 << 31) - 1  # of an attribute that says nothing else
+
+
 class AttrField(_Field):
-    """An attribute; `kind` is int, float, bool, str, tuple, Type, Layout or object (any of them).
+    """An attribute; `kind` is int, float, bool, str, tuple, Type, Layout or object (any of them),
+    `of` the kind of a tuple's elements. Integers, in tuples too, are from `least` to `most`; what
+    has `choices` is one of these. `doc`: its meaning, where no class has it.
 
     An attribute that equals its default is neither stored nor printed.
     """
 
-    def __init__(self, kind: type, default: Any, choices: tuple[str, ...]) -> None:
+    def __init__(self, kind: type, default: Any, choices: tuple[Any, ...] = (),
+                 least: int = LEAST, most: int = MOST, of: type = int, name: str = "",
+                 doc: str = "") -> None:
         self.kind, self.default, self.choices = kind, default, choices
+        self.least, self.most, self.of = least, most, of
+        self.name, self.doc = name, doc
 
     def __get__(self, op: Op | None, cls: type) -> Any:
         return self if op is None else op.attributes.get(self.name, self.default)
@@ -103,13 +112,41 @@ class AttrField(_Field):
 
     def check(self, value: Any) -> str:
         """What is wrong with `value`, or an empty string."""
-        ok = isinstance(value, self.kind) and (self.kind is not int or not isinstance(value, bool))
-        if not ok:
-            return f"attribute `{self.name}` is {value!r}, expected {self.kind.__name__}"
-        if self.choices and value not in self.choices:
-            known = ", ".join(self.choices)
-            return f"attribute `{self.name}` is {value!r}, expected one of {known}"
-        return ""
+        if self.kind is tuple and isinstance(value, tuple):
+            fits = all(self._fits(v, self.of) for v in value)
+        else:
+            fits = self._fits(value, self.kind)
+        if fits and (not self.choices or value in self.choices):
+            return ""
+        return f"attribute `{self.name}` is {shorten(value)}, expected {self.values()}"
+
+    def _fits(self, value: Any, kind: type) -> bool:
+        if kind is int and isinstance(value, bool):
+            return False
+        return self.least <= value <= self.most if kind is int and isinstance(value, int) else \
+            isinstance(value, kind)
+
+    def values(self) -> str:
+        """What the attribute may be, in words."""
+        if self.choices:
+            return "one of " + ", ".join(map(str, self.choices))
+        kind = self.of if self.kind is tuple else self.kind
+        text = f"{_KINDS.get(kind, kind.__name__)}{'s' if self.kind is tuple else ''}"
+        if kind is int and (self.least, self.most) != (LEAST, MOST):
+            text += f" from {self.least} to {self.most}"
+        return f"a list of {text}" if self.kind is tuple else text
+
+
+_KINDS: dict[type, str] = {int: "int", bool: "true or false", str: "str"}
+
+
+def shorten(value: Any) -> str:
+    """A value as a message shows it."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 class RegionField(_Field):
@@ -132,9 +169,10 @@ def operands() -> Any:
     return OperandField(variadic=True)
 
 
-def attr(kind: type, default: Any = MISSING, choices: tuple[str, ...] = ()) -> Any:
-    """Declare an attribute; without a default it must be given."""
-    return AttrField(kind, default, choices)
+def attr(kind: type, default: Any = MISSING, choices: tuple[str, ...] = (), *,
+         least: int = LEAST, most: int = MOST, of: type = int) -> Any:
+    """Declare an attribute; without a default it must be given. See AttrField."""
+    return AttrField(kind, default, choices, least, most, of)
 
 
 def region() -> Any:
@@ -158,7 +196,7 @@ class Op:
     last, a pure op wherever its result is used), and where among the body's ops, first of all.
     """
 
-    stage: int = attr(int, -1)
+    stage: int = attr(int, -1, least=-1)
     op_order: int = attr(int, 0)
     name: ClassVar[str] = ""
     commutative: ClassVar[bool] = False
@@ -207,6 +245,8 @@ class Op:
         for key, value in named.items():
             if key not in self.attr_fields:
                 raise self.fail(f"there is no attribute `{key}`")
+            if wrong := self.attr_fields[key].check(value):
+                raise self.fail(wrong)
             setattr(self, key, value)
         self.operands: list[Value] = []
         self.set_operands([value for arg in args if arg is not None

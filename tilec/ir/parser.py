@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import linecache
+import re
 from collections.abc import Sequence
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from tilec.errors import IRError, Location, did_you_mean
 from tilec.ir import ops  # noqa: F401  (registers the ops)
+from tilec.ir.attributes import MODULE, PARAMETER, Table, wrong
 from tilec.ir.core import MISSING, OP_CLASSES, UNFIT, UNKNOWN, Block, Func, Module, Op, Value
 from tilec.ir.layouts import Layout, layout_from_fields
+from tilec.ir.ops.tile import MAX_ELEMENTS
 from tilec.ir.types import SCALARS, MemDesc, Pointer, Scalar, Tensor, TensorMap, Token, Type
 
+MAX_NESTING = 64  # of brackets: Python's stack has room for as many regions in every pass
+MAX_DIGITS = 20  # of an integer that 64 bits hold
+_BRACKETS = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|([\[{(<])|[\]})>]', re.S)
 
 @cache
 def _lark(start: str) -> Any:
@@ -29,6 +36,14 @@ def parse(text: str, filename: str = "<text>") -> Module:
     """The module that `text` spells; IRError, with the place, where it is not well formed."""
     tree = _tree(text, filename, "start")
     return _Parser(filename).module(tree)
+
+
+def read(path: Path) -> str:
+    """The text of a file; IRError where it has none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise IRError(f"{path} cannot be read: {e}", None, "save it as UTF-8") from None
 
 
 def parse_layout(text: str) -> Layout:
@@ -46,6 +61,7 @@ def _tree(text: str, filename: str, start: str) -> Any:
 
     # Carets in errors read the text through linecache, as for a file.
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    _check_text(text, filename)
     try:
         return _lark(start).parse(text)
     except UnexpectedInput as e:
@@ -58,6 +74,29 @@ def _tree(text: str, filename: str, start: str) -> Any:
         line = e.line if e.line and e.line > 0 else len(text.splitlines())
         loc = Location(filename, line, max(0, (e.column or 1) - 1))
         raise IRError(f"unexpected {found}, expected {' or '.join(expected)}", loc) from None
+
+
+def _check_text(text: str, filename: str) -> None:
+    """IRError where no file could hold the text, or where brackets are nested too deep."""
+    depth = 0
+    for found in _BRACKETS.finditer(text):
+        if found[1]:
+            depth += 1
+            if depth > MAX_NESTING:
+                raise IRError(f"brackets are nested more than {MAX_NESTING} deep",
+                              _location(text, filename, found.start()))
+        elif found[0] in "]})>":
+            depth -= 1
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        raise IRError("half of a surrogate pair, which is no character",
+                      _location(text, filename, e.start)) from None
+
+
+def _location(text: str, filename: str, at: int) -> Location:
+    line = text.rfind("\n", 0, at) + 1
+    return Location(filename, text.count("\n", 0, at) + 1, at - line)
 
 
 def _spelling(start: str, terminal: str) -> str:
@@ -88,9 +127,11 @@ class _Parser:
         *aliases, module = tree.children
         for alias in aliases:
             name, layout = alias.children
+            if str(name) in self.layouts:
+                raise self.error(name, f"{name} is defined twice")
             self.layouts[str(name)] = self.layout(layout)
         attrs, *funcs = module.children
-        return Module([self.func(f) for f in funcs], self.attrs(attrs))
+        return Module([self.func(f) for f in funcs], self.declared(attrs, MODULE, "the module"))
 
     def func(self, tree: Any) -> Func:
         symbol, params, block, loc = tree.children
@@ -106,7 +147,16 @@ class _Parser:
         for param in tree.children if tree is not None else ():
             name, t, attrs = param.children
             self.define(name, block.add_arg(self.type(t)))
-            out.append(self.attrs(attrs))
+            out.append(self.declared(attrs, PARAMETER, str(name)))
+        return out
+
+    def declared(self, tree: Any, table: Table, owner: str) -> dict[str, Any]:
+        """Attributes of a module or a parameter, after a check against their declarations."""
+        out = self.attrs(tree)
+        for name, value in out.items():
+            message, advice = wrong(table, name, value)
+            if message:
+                raise self.error(tree, f"{owner}: {message}", advice)
         return out
 
     def define(self, token: Any, value: Value) -> None:
@@ -163,13 +213,10 @@ class _Parser:
 
     def op_attrs(self, cls: type[Op], node: Any, tree: Any) -> dict[str, Any]:
         out = self.attrs(tree)
-        for name, value in out.items():
+        for name in out:
             if name not in cls.attr_fields:
                 raise self.error(node, f"{cls.name} has no attribute `{name}`",
                                  did_you_mean(name, cls.attr_fields))
-            wrong = cls.attr_fields[name].check(value)
-            if wrong:
-                raise self.error(node, f"{cls.name}: {wrong}")
         for name, field in cls.attr_fields.items():
             if field.default is MISSING and name not in out:
                 raise self.error(node, f"{cls.name}: attribute `{name}` is missing")
@@ -191,16 +238,36 @@ class _Parser:
     def attrs(self, tree: Any) -> dict[str, Any]:
         if tree is None:
             return {}
-        return {str(a.children[0]): self.attr(a.children[1]) for a in tree.children}
+        out: dict[str, Any] = {}
+        for attr in tree.children:
+            name = str(attr.children[0])
+            if name in out:
+                raise self.error(attr, f"the attribute `{name}` is given twice")
+            out[name] = self.attr(attr.children[1])
+        return out
+
+    def integer(self, token: Any) -> int:
+        if len(str(token)) > MAX_DIGITS or not -1 << 63 <= int(token) < 1 << 64:
+            raise self.error(token, "64 bits do not hold this number")
+        return int(token)
+
+    def string(self, token: Any) -> str:
+        text: str = json.loads(str(token))
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise self.error(token, "half of a surrogate pair, which is no character") from None
+        return text
 
     def attr(self, tree: Any) -> Any:
         match tree.data:
             case "int":
-                return int(tree.children[0])
+                return self.integer(tree.children[0])
             case "float":
                 return float(tree.children[0])
             case "string":
-                return json.loads(str(tree.children[0]))
+                return self.string(tree.children[0])
             case "true" | "false":
                 return tree.data == "true"
             case "list":
@@ -220,8 +287,11 @@ class _Parser:
                 pointee, const = tree.children
                 return Pointer(self.scalar(pointee), const is not None)
         dims, element, layout = tree.children
-        shape = tuple(int(n) for n in str(dims)[:-1].split("x"))
+        extents = str(dims)[:-1].split("x")
+        shape = tuple(int(n) for n in extents if len(n) <= MAX_DIGITS)
         inner = self.type(element)
+        if len(shape) < len(extents) or prod(shape) > MAX_ELEMENTS:
+            raise self.error(tree, f"there are more than {MAX_ELEMENTS} elements")
         if min(shape) < 1 or not isinstance(inner, (Scalar, Pointer)):
             raise self.error(tree, f"{dims}{inner} is not a tile")
         if tree.data != "tensor":
@@ -254,6 +324,6 @@ class _Parser:
         out: Location | None = None
         for place in reversed(tree.children):
             file, line, col = place.children
-            out = Location(json.loads(str(file)), int(line), int(col) - 1, out)
+            out = Location(self.string(file), self.integer(line), self.integer(col) - 1, out)
         assert out is not None
         return out

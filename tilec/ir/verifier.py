@@ -5,26 +5,35 @@ from __future__ import annotations
 from tilec.errors import IRError
 from tilec.ir import ops
 from tilec.ir.accumulators import warpgroups, whole_warpgroups
-from tilec.ir.clusters import CLUSTER_SIZES
+from tilec.ir.attributes import MODULE, wrong, wrong_parameters
 from tilec.ir.core import MISSING, UNFIT, UNKNOWN, Block, Func, Module, Op, Value
 from tilec.ir.layouts import RegisterLayout
+from tilec.ir.ops.descriptors import DescriptorOp
 from tilec.ir.ops.named_barriers import check_named_barriers
 from tilec.ir.printer import print_op
-from tilec.ir.types import Tensor
+from tilec.ir.types import MemDesc, Tensor
 from tilec.ir.warps import hold_tiles
-
-LEVELS = ("tile", "gpu", "lowered")
 
 
 def verify(module: Module) -> None:
     """Raise IRError about the first op that is not well formed."""
-    if module.level not in LEVELS:
-        raise IRError(f"module level is `{module.level}`, expected one of {', '.join(LEVELS)}")
-    if module.attributes.get("num_ctas", 1) not in CLUSTER_SIZES:
-        raise IRError(f"num_ctas is {module.attributes['num_ctas']}, expected one of "
-                      f"{', '.join(map(str, CLUSTER_SIZES))}")
+    for name, value in module.attributes.items():
+        message, advice = wrong(MODULE, name, value)
+        if message:
+            raise IRError(f"the module: {message}", None, advice)
+    names = [func.name for func in module.funcs]
     for func in module.funcs:
+        if names.count(func.name) > 1:
+            raise IRError(f"two functions are called @{func.name}", func.loc)
         _Verifier(module, func).run()
+
+
+def check_one_kernel(module: Module) -> None:
+    """IRError unless the module has one function, as what is compiled must."""
+    if len(module.funcs) != 1:
+        names = ", ".join(f.name for f in module.funcs) or "none"
+        raise IRError(f"a module of one function can be compiled, this one has {names}", None,
+                      "take the others out, or name one to the tool with --func")
 
 
 class _Verifier:
@@ -36,6 +45,9 @@ class _Verifier:
     def run(self) -> None:
         if self.func.body.owner is not self.func:
             raise IRError(f"@{self.func.name}: the body belongs to something else")
+        for i, message in wrong_parameters(self.func):
+            raise IRError(f"@{self.func.name}: parameter {self.func.args[i]!r}: {message}",
+                          self.func.loc if self.func.loc is not UNKNOWN else None)
         self.block(self.func.body, ops.Return)
         check_named_barriers(self.func, self.num_warps)
 
@@ -50,8 +62,11 @@ class _Verifier:
         for arg in block.args:
             if arg.owner is not block:
                 raise IRError(f"@{self.func.name}: a block argument belongs to another block")
-            if wrong := self.wrong_layout(arg):
-                raise IRError(f"@{self.func.name}: block argument {arg!r}: {wrong}")
+            message = self.wrong_layout(arg)
+            if isinstance(arg.type, MemDesc):
+                message = "buffers are not handed on: use one from outside, by its index"
+            if message:
+                raise IRError(f"@{self.func.name}: block argument {arg!r}: {message}")
         if block.last is None or not block.last.terminator:
             raise IRError(f"@{self.func.name}: a block does not end with a terminator")
         for op in block:
@@ -74,11 +89,11 @@ class _Verifier:
                 raise self.fail(op, f"operand {i} ({v!r}) does not know this use")
         for name, field in op.attr_fields.items():
             if name in op.attributes:
-                wrong = field.check(op.attributes[name])
+                message = field.check(op.attributes[name])
             else:
-                wrong = f"attribute `{name}` is missing" if field.default is MISSING else ""
-            if wrong:
-                raise self.fail(op, wrong)
+                message = f"attribute `{name}` is missing" if field.default is MISSING else ""
+            if message:
+                raise self.fail(op, message)
         for name in op.attributes.keys() - op.attr_fields.keys():
             raise self.fail(op, f"there is no attribute `{name}`")
         for i, block in enumerate(op.regions):
@@ -105,11 +120,16 @@ class _Verifier:
         in_reduce = any(isinstance(a, ops.Reduce) for a in op.ancestors())
         if in_reduce and not op.pure and not op.terminator:
             raise self.fail(op, "a reduce's region must be pure")
-        if wrong := self.wrong_warps(op):
-            raise self.fail(op, wrong)
+        if message := self.wrong_warps(op):
+            raise self.fail(op, message)
         for r in op.results:
-            if wrong := self.wrong_layout(r):
-                raise self.fail(op, wrong)
+            if message := self.wrong_layout(r):
+                raise self.fail(op, message)
+            if isinstance(r.type, MemDesc) and isinstance(op, ops.ControlFlow):
+                raise self.fail(op, "buffers are not handed on: use one from outside")
+        if isinstance(op, DescriptorOp) and self.module.level == "lowered":
+            raise self.fail(op, f"{op.name} stands at level lowered",
+                            "the passes of level tile and gpu turn it into other accesses")
 
     def wrong_warps(self, op: Op) -> str:
         """What an op asks of the warps that run it and they do not have, or an empty string."""

@@ -29,7 +29,7 @@ from tilec.target import DEFAULT, Target
 from tilec.tools.case import Case, with_barriers
 from tilec.tools.command import read_text, tool
 from tilec.tools.compile import load, split_signature
-from tilec.tools.run import add_launch_options, argument, grid_of
+from tilec.tools.run import add_launch_options, argument, grid_of, kernel_of
 
 
 class Change(NamedTuple):
@@ -94,7 +94,7 @@ def _module(args: argparse.Namespace) -> Module:
         raise ToolError(f"{args.file}: expected a .tir file or FILE.py:KERNEL")
     module = parse(read_text(args.file), args.file)
     verify(module)
-    return module
+    return kernel_of(module, args.func)
 
 
 def bisect(module: Module, target: Target, case: Case, passes: str | None = None) -> Change | None:

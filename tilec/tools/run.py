@@ -107,6 +107,8 @@ def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: i
     if path.suffix == ".tir":
         module = parse(text, str(path))
         verify(module)
+        if level is not None:
+            module = kernel_of(module, func)
         if level != "ptx":
             if level is not None:
                 compile_from(module, chosen, level)
@@ -138,6 +140,12 @@ def execute(content: Module | str, func: str, arrays: Sequence[Any], grid: tuple
         maps = [maker.in_simulator(arrays, grid) for maker in makers(of_text(content))]
         sim.run(parsed, pick(func, list(parsed.kernels)), [*arrays, *maps], grid, threads,
                 shared_bytes=shared, seed=seed, check=knobs.check)
+
+
+def kernel_of(module: Module, func: str) -> Module:
+    """A module of the function `func` alone, or of the only one. Raises ToolError."""
+    name = pick(func, [f.name for f in module.funcs])
+    return Module([f for f in module.funcs if f.name == name], module.attributes)
 
 
 def pick(func: str, names: list[str]) -> str:

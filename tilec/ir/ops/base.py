@@ -11,7 +11,7 @@ class ScratchOp(Op):
     """Base of ops that may need scratch shared memory; `offset` is its byte offset, set by
     allocate_shared, -1 when there is none."""
 
-    offset: int = attr(int, -1)
+    offset: int = attr(int, -1, least=-1)
 
 
 class ExplicitType(Op):

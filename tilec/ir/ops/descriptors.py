@@ -20,9 +20,9 @@ class DescriptorOp(Op):
     narrow: its addresses had 32 bits."""
 
     base: Value = operand()
-    block: tuple[int, ...] = attr(tuple)
+    block: tuple[int, ...] = attr(tuple, least=1)
     unit_dims: int = attr(int, 0)
-    places: tuple[str, ...] = attr(tuple, ())
+    places: tuple[str, ...] = attr(tuple, (), of=str)
     narrow: bool = attr(bool, False)
 
     @property

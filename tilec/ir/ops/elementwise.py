@@ -277,9 +277,15 @@ class Hint(Elementwise, name="tile.hint"):
     any_shape = False
     speculatable = False  # where the program does not come, the promise may not hold
     x: Value = operand()
-    divisibility: tuple[int, ...] = attr(tuple, ())
-    contiguity: tuple[int, ...] = attr(tuple, ())
-    constancy: tuple[int, ...] = attr(tuple, ())
+    divisibility: tuple[int, ...] = attr(tuple, (), least=1)
+    contiguity: tuple[int, ...] = attr(tuple, (), least=1)
+    constancy: tuple[int, ...] = attr(tuple, (), least=1)
 
     def infer(self) -> Sequence[Type]:
+        rank = max(1, len(shape_of(self.x.type)))
+        for name in ("divisibility", "contiguity", "constancy"):
+            promised = getattr(self, name)
+            if len(promised) not in (0, rank):
+                raise self.fail(f"{name} has {len(promised)} entries, the operand {rank} "
+                                "dimensions")
         return (self.x.type,)

@@ -85,7 +85,7 @@ class AllocShared(ExplicitType, name="gpu.alloc_shared", effects={"write_shared"
     """A buffer in shared memory, or an array of them (see MemDesc); `offset` in bytes is set by
     allocate_shared."""
 
-    offset: int = attr(int, -1)
+    offset: int = attr(int, -1, least=-1)
 
     def infer(self) -> Sequence[Type]:
         t = self.given()
@@ -111,7 +111,7 @@ class MemdescIndex(Op, name="gpu.memdesc_index"):
 
     buffer: Value = operand()
     index: Value = operand()
-    ahead: int = attr(int, -1)
+    ahead: int = attr(int, -1, least=-1)
 
     def infer(self) -> Sequence[Type]:
         t = self.buffer.type
@@ -119,8 +119,6 @@ class MemdescIndex(Op, name="gpu.memdesc_index"):
             raise self.fail(f"operand is {t}, expected an array of buffers")
         if self.index.type != i32:
             raise self.fail(f"index is {self.index.type}, expected i32")
-        if self.ahead < -1:
-            raise self.fail(f"ahead is {self.ahead}, expected -1 or more")
         return (MemDesc(t.tile_shape, t.element, t.layout),)
 
 
@@ -192,11 +190,7 @@ class AsyncWait(Op, name="gpu.async_wait", effects={"read_shared", "write_shared
     """Wait until at most the newest `pending` groups of asynchronous copies are under way. Each
     thread waits for its own copies; a barrier must follow before others read them."""
 
-    pending: int = attr(int, 0)
-
-    def check(self) -> None:
-        if self.pending < 0:
-            raise self.fail(f"pending is {self.pending}, expected 0 or more")
+    pending: int = attr(int, 0, least=0)
 
 
 def single_buffer(op: Op, buffer: Value) -> MemDesc:

@@ -64,7 +64,7 @@ class Elect(Op, name="gpu.elect"):
 
     predicate: Value | None = operand(optional=True)
     body: Block = region()
-    warp: int = attr(int, 0)
+    warp: int = attr(int, 0, least=0)
     by: str = attr(str, "thread", choices=("thread", "warp"))
 
     def infer(self) -> Sequence[Type]:
@@ -73,8 +73,6 @@ class Elect(Op, name="gpu.elect"):
         return ()
 
     def check(self) -> None:
-        if self.warp < 0:
-            raise self.fail(f"warp is {self.warp}, expected 0 or more")
         for op in self.body.walk():
             fits = op.pure or op.terminator or \
                 isinstance(op, (OneThread, MbarrierWait, ControlFlow))
@@ -122,12 +120,10 @@ class MbarrierInit(OneThread, AsyncAccess, name="gpu.mbarrier_init", effects={"w
     bytes expected with them. Others may use it after the next `gpu.barrier`."""
 
     barrier: Value = operand()
-    count: int = attr(int, 1)
+    count: int = attr(int, 1, least=1, most=(1 << 20) - 1)
 
     def infer(self) -> Sequence[Type]:
         check_mbarrier(self, self.barrier, ring=True)
-        if not 1 <= self.count < 1 << 20:
-            raise self.fail(f"count is {self.count}, expected 1 to {(1 << 20) - 1}")
         return ()
 
     def check(self) -> None:
@@ -252,7 +248,7 @@ class TmaStore(Warpgroups, TmaOp, name="gpu.tma_store", effects={"write", "read_
 
     buffer: Value = operand()
     coordinates: tuple[Value, ...] = operands()
-    parts: int = attr(int, 1)
+    parts: int = attr(int, 1, least=1)
     reduce: str = attr(str, "", choices=("", "add"))
 
     @property
@@ -260,8 +256,6 @@ class TmaStore(Warpgroups, TmaOp, name="gpu.tma_store", effects={"write", "read_
         return self.class_effects | ({"read"} if self.reduce else set())
 
     def infer(self) -> Sequence[Type]:
-        if self.parts < 1:
-            raise self.fail(f"parts is {self.parts}, expected 1 or more")
         if self.reduce and self.map_type().element not in REDUCED:
             raise self.fail(f"TMA has no {self.reduce} for {self.map_type().element}")
         self.check_copy(self.buffer, self.coordinates, self.parts)
@@ -277,12 +271,8 @@ class TmaStoreWait(Op, name="gpu.tma_store_wait", effects=SYNC):
     until the others have read their buffers. Each thread waits for its own: a barrier must follow
     before others write the buffers."""
 
-    pending: int = attr(int, 0)
+    pending: int = attr(int, 0, least=0)
     read: bool = attr(bool, False)
-
-    def check(self) -> None:
-        if self.pending < 0:
-            raise self.fail(f"pending is {self.pending}, expected 0 or more")
 
 
 class FenceAsync(Op, name="gpu.fence_async", effects=SYNC):
@@ -374,14 +364,12 @@ class WgmmaWait(Op, name="gpu.wgmma_wait", effects=SYNC):
     may be read, and the buffers of these groups be written, after a barrier if by others."""
 
     values: tuple[Value, ...] = operands()
-    pending: int = attr(int, 0)
+    pending: int = attr(int, 0, least=0)
 
     def infer(self) -> Sequence[Type]:
         types = [v.type for v in self.values]
         if not types or not all(isinstance(t, Tensor) for t in types):
             raise self.fail(f"operands are ({', '.join(map(str, types))}), expected tiles")
-        if self.pending < 0:
-            raise self.fail(f"pending is {self.pending}, expected 0 or more")
         return types
 
 

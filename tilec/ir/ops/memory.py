@@ -132,4 +132,4 @@ class Breakpoint(Op, name="tile.breakpoint", effects={"io"}):
     does nothing here."""
 
     values: tuple[Value, ...] = operands()
-    names: tuple[str, ...] = attr(tuple, ())
+    names: tuple[str, ...] = attr(tuple, (), of=str)

@@ -22,15 +22,13 @@ class WarpRole(Op, name="gpu.warp_role", effects={"barrier"}):
 
     isolated = True
     body: Block = region()
-    warps: int = attr(int)
-    registers: int = attr(int, 0)
+    warps: int = attr(int, least=1, most=64)
+    registers: int = attr(int, 0, least=0)
 
     def check(self) -> None:
         around = self.parent.parent_op if self.parent else None
         if not isinstance(around, WarpSpecialize):
             raise self.fail("must stand in a gpu.warp_specialize")
-        if self.warps < 1:
-            raise self.fail(f"warps is {self.warps}, expected 1 or more")
         n = self.registers
         if n and (n % 8 or not 24 <= n <= 256 or self.warps % 4):
             raise self.fail(f"registers is {n} for {self.warps} warps, expected a multiple of 8 "

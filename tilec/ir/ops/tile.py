@@ -59,7 +59,7 @@ class Constant(ExplicitType, name="tile.constant"):
 class ProgramId(Op, name="tile.program_id"):
     """The program's index along an axis of the grid."""
 
-    axis: int = attr(int)
+    axis: int = attr(int, least=0, most=2)
 
     def infer(self) -> Sequence[Type]:
         return (i32,)
@@ -68,7 +68,7 @@ class ProgramId(Op, name="tile.program_id"):
 class NumPrograms(Op, name="tile.num_programs"):
     """The grid's extent along an axis."""
 
-    axis: int = attr(int)
+    axis: int = attr(int, least=0, most=2)
 
     def infer(self) -> Sequence[Type]:
         return (i32,)
@@ -81,8 +81,9 @@ class Arange(Op, name="tile.arange"):
     end: int = attr(int)
 
     def infer(self) -> Sequence[Type]:
-        if self.end <= self.start:
-            raise self.fail(f"end {self.end} is not above start {self.start}")
+        if not 0 < self.end - self.start <= MAX_ELEMENTS:
+            raise self.fail(f"end {self.end} is not above start {self.start} by 1 to "
+                            f"{MAX_ELEMENTS}")
         return (Tensor((self.end - self.start,), i32),)
 
 
