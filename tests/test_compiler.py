@@ -418,7 +418,7 @@ def test_a_broken_pass_leaves_a_reproducer(monkeypatch, capsys):
         launch(from_text("@tilec.jit\ndef k(x, out, f):\n    tl.store(out, tl.load(x) + f)\n"))
     path, command = reproducer(caught.value)
     assert command[0] == "tilec-opt" and command[1] == str(path)
-    assert opt.main(command[1:]) == 1
+    assert opt.main(command[1:]) == 2
     assert "pass `cse` failed" in capsys.readouterr().err
     monkeypatch.undo()
     assert opt.main(command[1:]) == 0

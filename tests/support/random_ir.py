@@ -8,7 +8,18 @@ from collections.abc import Callable
 from tilec.errors import Location
 from tilec.ir import ops
 from tilec.ir.core import UNKNOWN, Block, Builder, Func, Module, Value
-from tilec.ir.types import SCALARS, Pointer, Scalar, Tensor, Type, element_of, i1, i32, with_element
+from tilec.ir.types import (
+    SCALARS,
+    Pointer,
+    Scalar,
+    Tensor,
+    Type,
+    element_of,
+    i1,
+    i32,
+    shape_of,
+    with_element,
+)
 
 FLOATS = [0.0, -0.0, 1.5, float("inf"), float("-inf"), float("nan"), 5e-324, 1e-45, 3.4e38, -0.1]
 NAMES = ["", "", "x", "x", "x_1", "acc", "α", "变量", "a b", "9", "%", "true", "tensor", "if"]
@@ -103,7 +114,8 @@ class Generator:
         elif kind is ops.Neg:
             op = ops.Neg(x)
         elif kind is ops.Hint:
-            op = ops.Hint(x, divisibility=self.rng.choice([(), (16,), (1, 8)]))
+            rank = max(1, len(shape_of(x.type)))
+            op = ops.Hint(x, divisibility=self.rng.choice([(), (16,) * rank, (1, 8, 2)[:rank]]))
         elif kind is ops.Maximum:
             op = ops.Maximum(x, y, propagate_nan=self.rng.random() < 0.5)
         else:
