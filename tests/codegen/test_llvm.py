@@ -261,7 +261,7 @@ def test_isolated_survives_a_back_end_that_aborts():
       store <2 x half> %r, ptr addrspace(1) %p
       ret void
     }"""
-    with pytest.raises(InternalError, match="gave up: LLVM ERROR: Cannot select"):
+    with pytest.raises(IRError, match="gave up: LLVM ERROR: Cannot select"):
         llvm.emit_ptx(text, SM90A, isolated=True)
 
 

@@ -103,9 +103,9 @@ def corpus() -> dict[str, list[Text]]:
             found["tir"].append(Text("tir", f"{kernel.__name__}/{stage.file}",
                                      re.sub(r" loc\(.*\)$", "", stage.text, flags=re.M), args,
                                      grid))
-        for kind, made_text, comment in (("ll", lowered.llir_text, ";"), ("ptx", lowered.ptx, "//")):
+        for kind, last, comment in (("ll", lowered.llir_text, ";"), ("ptx", lowered.ptx, "//")):
             found[kind].append(Text(kind, f"{kernel.__name__}.{kind}",
-                                    noted(made_text, lowered.maps, comment), args, grid,
+                                    noted(last, lowered.maps, comment), args, grid,
                                     lowered.shared))
     return found
 

@@ -11,7 +11,8 @@ _NUMBER = re.compile(r"-?\d+")
 ODD = ("0", "-1", "1", "2", "3", "7", "16", "31", "32", "33", "255", "256", "4096", "65536",
        "1048577", "2147483647", "2147483648", "-2147483649", "9223372036854775808",
        "99999999999999999999999", "1e999", "-0.0", "nan", "0.5", "1" * 5000)
-CHARACTERS = "\0\x01\x1b\t\n\x7f\u00e9\u0661\ud800\udfff\u202e\U0001f4a1\"'\\{}[]()<>:,;=%@#^|!~+-*/"
+CHARACTERS = ("\0\x01\x1b\t\n\x7f\u00e9\u0661\ud800\udfff\u202e\U0001f4a1\"'\\"
+              "{}[]()<>:,;=%@#^|!~+-*/")
 
 
 def mutate(text: str, others: Sequence[str], rng: random.Random) -> str:
@@ -88,7 +89,8 @@ def line(text: str, others: Sequence[str], rng: random.Random) -> str:
 def character(text: str, others: Sequence[str], rng: random.Random) -> str:
     """A character more, less or other."""
     at = rng.randrange(len(text) + 1)
-    return text[:at] + rng.choice(["", *rng.choices(CHARACTERS, k=3)]) + text[at + rng.randrange(2):]
+    new = rng.choice(["", *rng.choices(CHARACTERS, k=3)])
+    return text[:at] + new + text[at + rng.randrange(2):]
 
 
 def cut(text: str, others: Sequence[str], rng: random.Random) -> str:

@@ -237,7 +237,7 @@ def test_out_of_bounds_says_where() -> None:
     text = failure(LOCATED + COPY, [out, data])
     assert "/k.py:12:3: k, CTA (0, 0, 0): thread 60 (warp 1)" in text
     assert "0 bytes past the end of argument 1 (240 bytes)" in text
-    assert "PTX line 16: ld.global.u32 %r1, [%i];" in text
+    assert "PTX line 16, column 1: ld.global.u32 %r1, [%i];" in text
     # LLVM writes .file behind the kernel.
     late = program(LOCATED.partition("\n")[2] + COPY) + LOCATED.partition("\n")[0]
     with pytest.raises(sim.SimError, match="/k.py:12:3: k, CTA"):

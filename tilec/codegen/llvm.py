@@ -75,9 +75,13 @@ def emit_ptx(llir: str, target: Target, opt_level: int = 1, isolated: bool = Fal
 
     opt_level: 0 no passes, 1 the short pipeline, 2 and 3 LLVM's own. isolated: run in a process
     of its own; use it for text that a person edited, since LLVM may end the process it runs in.
-    Raises IRError where the text does not parse or verify, InternalError where NVPTX has no
-    instruction for it.
+    Raises IRError where the text does not parse or verify, and where NVPTX has no instruction for
+    it InternalError, or IRError if it was edited.
     """
+    try:
+        llir.encode()
+    except UnicodeEncodeError as e:
+        raise IRError(f"no file can hold this text: {e}") from None
     _refuse_unselectable(llir, target)
     if isolated:
         return _emit_isolated(llir, target, opt_level)
@@ -170,19 +174,25 @@ def _optimise(module: Any, machine: Any, opt_level: int) -> None:
 def _emit_isolated(llir: str, target: Target, opt_level: int) -> str:
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
-    done = subprocess.run([sys.executable, "-m", "tilec.codegen.llvm", target.name, str(opt_level)],
-                          input=llir, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": path})
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tilec.codegen.llvm", target.name, str(opt_level)],
+            input=llir, capture_output=True, encoding="utf-8", timeout=_PATIENCE,
+            env={**os.environ, "PYTHONPATH": path})
+    except subprocess.TimeoutExpired:
+        raise IRError(f"LLVM has not come to an end with this text in {_PATIENCE} s") from None
     if done.returncode == 0:
         return done.stdout
     lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
     if done.returncode == _OUR_ERROR:
         raise IRError("\n".join(lines))
     fatal = next((x for x in lines if "error" in x.lower()), lines[-1])
-    raise InternalError(f"LLVM's back end gave up: {fatal}")
+    raise IRError(f"LLVM's back end gave up: {fatal}", None,
+                  "NVPTX has no instruction for something in the edited text")
 
 
 _OUR_ERROR = 3
+_PATIENCE = 300  # seconds; the largest kernels take some 40
 
 
 def _main() -> int:

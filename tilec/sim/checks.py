@@ -15,6 +15,7 @@ from tilec.sim.memory import GLOBAL_BASE, SHARED_START, Space
 from tilec.sim.order import Access, Order, spread
 from tilec.sim.ptx import TYPE_BYTES, Instr
 from tilec.sim.races import Shadow
+from tilec.sim.syntax import known
 
 if TYPE_CHECKING:
     from tilec.sim.decode import Decoder
@@ -128,7 +129,7 @@ def granules(flat: Flat) -> dict[str, int]:
     """Bytes of the narrowest access of a kernel to shared and to global memory, at most 16."""
     least = {"shared": _WHOLE, "global": _WHOLE}
     for entry in flat.entries:
-        if entry.instr is None:
+        if entry.instr is None or not known(entry.instr.op, entry.instr.mods):
             continue
         for space, width in _widths(entry.instr):
             least[space] = min(least[space], width)
@@ -140,6 +141,8 @@ def _widths(instr: Instr) -> list[tuple[str, int]]:
     spaces = [s for m in instr.mods if (s := m.partition("::")[0]) in ("shared", "global")]
     if instr.op == "cp" and len(instr.operands) > 2 and instr.mods[1] in ("ca", "cg"):
         size = instr.operands[2].value
+        if size not in (4, 8, 16):
+            return []  # refused where it is executed
         # One that fills with zeros may read any number of bytes.
         return [("shared", size), ("global", size if len(instr.operands) == 3 else 1)]
     if instr.op == "mbarrier":

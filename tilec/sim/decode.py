@@ -26,6 +26,7 @@ from tilec.sim.memory import RANK_BITS, Global, Local, Shared, Space, Window
 from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable
 from tilec.sim.rules import rule_of
 from tilec.sim.specials import special_registers
+from tilec.sim.syntax import known
 from tilec.sim.tensormap import Box
 from tilec.sim.undefined import Register, Step, Undefined
 from tilec.sim.variables import Variables
@@ -33,6 +34,9 @@ from tilec.sim.views import INT, UINT, as_type, numpy_type
 from tilec.sim.wgmma import Products, registers
 
 _POOL = 128  # registers of a pool
+# Their registers may be wider than their type: PTX ISA, "Operand Size Exceeding Instruction-Type
+# Size".
+EXTENDING = frozenset({"ld", "ldu", "st", "cvt"})
 
 
 class Decoder:
@@ -84,6 +88,7 @@ class Decoder:
         self.assigned: list[Register] = []
         self.moved: set[int] | None = None  # while a twin is decoded: the operands that it moves
         self.step: Step | None = None
+        self.extends = False  # whether registers of the present instruction may be wider
         self.pc = 0
         self.frame = 0
         self.scope = kernel.scope
@@ -156,8 +161,9 @@ class Decoder:
                 array = self.specials.get(operand.name)
             if array is None:
                 return self.address_of(operand.name, 0, kind)
-            if operand.negated:
+            if operand.negated and kind is not np.bool_:
                 raise Unsupported("a negated operand here")
+            self.check_size(operand.name, array, kind, ty)
             return as_type(array, kind)
         if operand.kind == "sym":
             return self.address_of(operand.name, operand.value, kind)
@@ -172,6 +178,15 @@ class Decoder:
         if operand.kind in ("f32", "f64", "float"):
             return self.float_constant(operand, ty)
         raise Unsupported(f"a {operand.kind} operand where a {ty} value is expected")
+
+    def check_size(self, name: str, array: Array, kind: Any, ty: str) -> None:
+        """Raise Unsupported where a register is no place for a value of the type (PTX ISA, "Operand
+        Size Exceeding Instruction-Type Size")."""
+        have, want = array.dtype, np.dtype(kind)
+        if (have == np.bool_) != (want == np.bool_) or have.itemsize < want.itemsize or \
+                have.itemsize > want.itemsize and not self.extends:
+            held = "a predicate" if have == np.bool_ else f"{8 * have.itemsize} bits"
+            raise Unsupported(f"'{name}', which holds {held}, where .{ty} is expected")
 
     def float_constant(self, operand: Operand, ty: str) -> Array:
         """0f, 0d and decimal constants: as bits for a type of their size, else by value."""
@@ -200,6 +215,7 @@ class Decoder:
                 array = self.undefined.bits[self.named[-1]]
         if array is None:
             raise Unsupported(f"a destination that is no declared register: '{operand.name}'")
+        self.check_size(operand.name, array, kind, ty)
         if array.dtype.itemsize > np.dtype(kind).itemsize:
             return array.view((INT if np.dtype(kind).kind == "i" else UINT)[array.itemsize])
         return as_type(array, kind)
@@ -296,6 +312,9 @@ class Decoder:
             rule = rule_of(instr)
             if rule is None:
                 raise Unsupported(f"the instruction '{instr.op}'")
+            if not known(instr.op, instr.mods):
+                raise Unsupported(".".join((instr.op, *instr.mods)))
+            self.extends = instr.op in EXTENDING
             code = rule(self, instr)
             if self.undefined is not None and step is not None:
                 self.undefined.note(step, self.named, self.assigned)

@@ -45,6 +45,7 @@ class Flat:
         index = entry.instr.scope.find_label(name)
         if index is None:
             raise SimError(f"no label '{name}' in this scope", ptx_line=entry.instr.line,
+                           ptx_column=entry.instr.column,
                            ptx_text=entry.instr.text.strip())
         return self.frames[entry.frame].starts[index]
 
@@ -83,7 +84,8 @@ def flatten(module: Module, kernel: Kernel) -> Flat:
             flat.entries.append(Entry(instr, number))
             if instr.op == "call" and called(instr) in module.functions:
                 if len(flat.frames) > 256:
-                    raise SimError("a function that calls itself", ptx_line=instr.line)
+                    raise SimError("a function that calls itself", ptx_line=instr.line,
+                                   ptx_column=instr.column)
                 inner = Frame(module.functions[called(instr)], 0, at + 1, number, instr)
                 flat.callee[at] = len(flat.frames)
                 flat.frames.append(inner)

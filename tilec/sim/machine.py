@@ -426,4 +426,4 @@ def positioned(message: str, instr: Instr | None) -> SimError:
     if instr.loc is not None:
         loc = Location(instr.loc.file, instr.loc.line, max(instr.loc.column - 1, 0))
     text = " ".join(instr.text.split())
-    return SimError(message, ptx_line=instr.line, ptx_text=text, loc=loc)
+    return SimError(message, ptx_line=instr.line, ptx_column=instr.column, ptx_text=text, loc=loc)

@@ -12,17 +12,25 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"", re.S)
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _INSTR = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-z][\w]*)((?:[.:][\w:]+)*)\s*(.*)\Z", re.S)
 _LINE_DIRECTIVE = re.compile(r"\.(loc|file)\b([^\n]*)")
-_LOC = re.compile(r"\s*(\d+)\s+(\d+)\s+(\d+)")
-_FILES = re.compile(r"^[ \t]*\.file\s+(\d+)\s+\"([^\"]*)\"", re.M)
-_REG = re.compile(r"\s*([\w$%]+)\s*(?:<(\d+)>)?\s*")
+_LOC = re.compile(r"\s*(\d{1,9})\s+(\d{1,9})\s+(\d{1,9})\s*(?:,.*)?")
+_FILE = re.compile(r"\s*(\d{1,9})\s+\"([^\"]*)\"\s*(?:,.*)?")
+_FILES = re.compile(r"^[ \t]*\.file([^\n]*)", re.M)
+_DIRECTIVES = re.compile(
+    r"\s*(?:\.(?:maxntid|reqntid|minnctapersm|maxnctapersm|maxnreg|reqnctapercluster|maxclusterrank)"
+    r"\s+\d{1,9}(?:\s*,\s*\d{1,9}){0,2}\s*|\.(?:explicitcluster|blocksareclusters|noreturn)\s*"
+    r"|\.pragma\s+\"[^\"]*\"\s*;?\s*)*")
+_QUALIFIERS = frozenset("ptr global const shared local attribute align v2 v4".split())
+_MAX_BYTES = 1 << 26  # of a variable
+_MAX_NESTING = 64  # brackets and signs in one instruction's operands
+_REG = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*(?:<(\d{1,9})>)?\s*")
 _HEADER = re.compile(
     r"(?P<quals>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<kind>entry|func)\b\s*"
-    r"(?P<attr>\.noreturn\s+)?(?:\((?P<ret>[^)]*)\)\s*)?(?P<name>[\w$]+)\s*"
+    r"(?P<attr>\.noreturn\s+)?(?:\((?P<ret>[^)]*)\)\s*)?(?P<name>[A-Za-z_$%][\w$]*)\s*"
     r"(?:\((?P<params>[^)]*)\))?(?P<rest>[^{;]*)(?P<end>[{;])")
 _VARIABLE = re.compile(
     r"(?P<quals>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<space>global|const|shared|local|param)"
     r"\b(?P<mods>(?:\s+\.(?:align\s+\d+|ptr|attribute\s*\([^)]*\)|[a-z]\w*))*)"
-    r"\s+(?P<name>[\w$%]+)\s*(?:<(?P<range>\d+)>)?(?P<dims>(?:\s*\[\d*\])*)\s*(?:=\s*(?P<init>.*))?\Z",
+    r"\s+(?P<name>[A-Za-z_$%][\w$]*)\s*(?:<(?P<range>\d+)>)?(?P<dims>(?:\s*\[\d*\])*)\s*(?:=\s*(?P<init>.*))?\Z",
     re.S,
 )
 _ADDRESS = re.compile(r"\[\s*([\w$%.]+)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*(.*?)\s*)?\]\Z", re.S)
@@ -50,7 +58,8 @@ class _Reader:
         self.loc: Loc | None = None
         # LLVM writes .file after the functions whose .loc lines need it.
         for found in _FILES.finditer(self.text):
-            self.module.files[int(found.group(1))] = found.group(2)
+            if named := _FILE.fullmatch(found[1]):
+                self.module.files[int(named[1])] = named[2]
 
     def line_at(self, pos: int) -> int:
         """The line of `pos`; positions are asked in rising order, so each newline counts once."""
@@ -64,7 +73,12 @@ class _Reader:
         pos = self.pos if pos is None else pos
         end = self.text.find("\n", pos)
         snippet = self.text[pos : end if end >= 0 else None].strip()
-        return SimError(message, ptx_line=self.line_at(pos), ptx_text=snippet)
+        return SimError(message, ptx_line=self.line_at(pos), ptx_column=self.column_at(pos),
+                        ptx_text=snippet)
+
+    def column_at(self, pos: int) -> int:
+        """The column of `pos`, from 1."""
+        return pos - self.text.rfind("\n", 0, pos)
 
     def skip(self) -> bool:
         """Move over white space; False at the end of the text."""
@@ -83,6 +97,13 @@ class _Reader:
         self.pos = end + 1
         return found
 
+    def word(self) -> str:
+        """The word after a directive, whose line is passed over."""
+        start, words = self.pos, self.upto("\n").split()
+        if len(words) < 2:
+            raise self.fail(f"nothing follows {words[0]}", start)
+        return words[1]
+
     def module_(self) -> Module:
         module = self.module
         while self.skip():
@@ -95,9 +116,9 @@ class _Reader:
                 continue
             word = self.text[start : start + 16].split(None, 1)[0]
             if word == ".version":
-                module.version = self.upto("\n").split()[1]
+                module.version = self.word()
             elif word == ".target":
-                module.target = self.upto("\n").split()[1].rstrip(",")
+                module.target = self.word().rstrip(",")
             elif word == ".address_size":
                 self.upto("\n")
             elif word == ".section":
@@ -106,6 +127,8 @@ class _Reader:
                 self.variable(self.upto(";"), module.scope, start)
             else:
                 raise self.fail(f"expected a directive, found '{word}'")
+        if not module.version or not module.target:
+            raise self.fail("PTX begins with .version and .target", 0)
         for kernel in (*module.kernels.values(), *module.functions.values()):
             kernel.files = module.files
         for kernel in module.kernels.values():
@@ -120,9 +143,13 @@ class _Reader:
             return False
         rest = match.group(2)
         if match.group(1) == "loc":
-            if numbers := _LOC.match(rest):
-                index, line, column = map(int, numbers.groups())
-                self.loc = Loc(self.module.files.get(index, f"<file {index}>"), line, column)
+            numbers = _LOC.fullmatch(rest)
+            if numbers is None:
+                raise self.fail("a .loc has a file, a line and a column")
+            index, line, column = map(int, numbers.groups())
+            self.loc = Loc(self.module.files.get(index, f"<file {index}>"), line, column)
+        elif _FILE.fullmatch(rest) is None:
+            raise self.fail("a .file has a number and a name")
         self.pos = match.end()
         return True
 
@@ -133,12 +160,18 @@ class _Reader:
         returns = self.params(match["ret"], scope, match.start())
         entry = match["kind"] == "entry"
         kernel = Kernel(match["name"], params, returns, scope, entry)
+        if _DIRECTIVES.fullmatch(match["rest"]) is None:
+            raise self.fail(f"unknown directives: '{match['rest'].strip()}'", match.start())
         kernel.reqntid = _extents("reqntid", match["rest"])
         kernel.minnctapersm, *_ = _extents("minnctapersm", match["rest"]) or (1,)
         kernel.maxnreg, *_ = _extents("maxnreg", match["rest"]) or (0,)
         kernel.cluster = _extents("reqnctapercluster", match["rest"]) or (1, 1, 1)
+        if min(kernel.cluster) < 1:
+            raise self.fail(f"a cluster of {kernel.cluster} CTAs", match.start())
         if match["end"] == ";":
             return
+        if kernel.name in self.module.kernels or kernel.name in self.module.functions:
+            raise self.fail(f"'{kernel.name}' is defined twice", match.start())
         self.body(kernel)
         (self.module.kernels if entry else self.module.functions)[kernel.name] = kernel
 
@@ -168,6 +201,8 @@ class _Reader:
             elif char == "." and self.line_directive():
                 continue
             elif match := _LABEL.match(text, self.pos):
+                if match.group(1) in scope.labels:
+                    raise self.fail(f"label '{match.group(1)}' is defined twice")
                 scope.labels[match.group(1)] = len(kernel.instrs)
                 self.pos = match.end()
                 self.skip()
@@ -198,7 +233,8 @@ class _Reader:
             except ValueError as error:
                 raise self.fail(str(error), start) from None
             kernel.instrs.append(Instr(self.line_at(start), text + ";", op, _modifiers(mods),
-                                       operands, scope, guard, bool(negated), self.loc))
+                                       operands, scope, guard, bool(negated), self.loc,
+                                       self.column_at(start)))
 
     def registers(self, text: str, scope: Scope, pos: int) -> None:
         words = text.split(None, 2)
@@ -209,6 +245,8 @@ class _Reader:
             if match is None:
                 raise self.fail(f"not a register name: '{item.strip()}'", pos)
             name, count = match.groups()
+            if name in (scope.regs if count is None else scope.ranges):
+                raise self.fail(f"register '{name}' is declared twice", pos)
             if count is None:
                 scope.regs[name] = words[1][1:]
             else:
@@ -220,17 +258,22 @@ class _Reader:
             raise self.fail(f"not a declaration that the simulator knows: '{text.strip()}'", pos)
         align, count, kind = 0, 1, "b8"
         mods = match["mods"]
-        if aligned := re.search(r"\.align\s+(\d+)", mods):
+        if aligned := re.search(r"\.align\s+(\d{1,9})\b", mods):
             align = int(aligned.group(1))
         for word in re.findall(r"\.([a-z]\w*)", mods):
             if word in TYPE_BYTES:
                 kind = word
+            elif word not in _QUALIFIERS:
+                raise self.fail(f"not a qualifier of a declaration: '.{word}'", pos)
             elif word in ("v2", "v4"):
                 count = int(word[1])
         pointer = ".ptr" in mods
         size = TYPE_BYTES[kind] * count
-        for extent in re.findall(r"\[(\d*)\]", match["dims"]):
+        for extent in re.findall(r"\[(\d{0,9})\]", match["dims"]):
             size *= int(extent or 0)
+        if size > _MAX_BYTES or align & align - 1:
+            raise self.fail(f"'{match['name']}' has {size} bytes, aligned to {align}: at most "
+                            f"{_MAX_BYTES}, and a power of two, are possible", pos)
         if pointer or not align:
             align = TYPE_BYTES[kind] * count
         init = _initialiser(match["init"]) if match["init"] else ()
@@ -238,6 +281,8 @@ class _Reader:
             size = len(init) * TYPE_BYTES[kind]
         extern = "extern" in match["quals"]
         variable = Variable(match["name"], match["space"], kind, size, align, init, extern)
+        if variable.name in scope.variables and not extern:
+            raise self.fail(f"'{variable.name}' is declared twice", pos)
         scope.variables[variable.name] = variable
         return variable
 
@@ -252,9 +297,9 @@ def _extents(directive: str, text: str) -> tuple[int, int, int] | None:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Comments become white space of as many lines; strings stay."""
+    """Comments become white space, which keeps lines and columns; strings stay."""
     text = match.group()
-    return text if text[0] == '"' else " " + "\n" * text.count("\n")
+    return text if text[0] == '"' else re.sub(r"[^\n]", " ", text)
 
 
 @lru_cache(maxsize=4096)
@@ -264,6 +309,8 @@ def _modifiers(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65536)
 def _operands(text: str) -> tuple[Operand, ...]:
+    if sum(map(text.count, "{(!")) > _MAX_NESTING:
+        raise ValueError("operands are nested too deep")
     return tuple(_operand(part) for part in _split(text)) if text else ()
 
 

@@ -107,6 +107,7 @@ class Instr:
     guard: str | None = None
     guard_negated: bool = False
     loc: Loc | None = None
+    column: int = 1
 
     @property
     def type(self) -> str:

@@ -33,6 +33,8 @@ def tool(name: str, failure: int = 1) -> Callable[[Main], Callable[..., int]]:
                 if hasattr(stream, "reconfigure"):  # a name may have letters that it has not
                     stream.reconfigure(errors="backslashreplace")
             try:
+                if any("\0" in word for word in argv or ()):
+                    raise ToolError("a word of the command line has a NUL")
                 status = main(argv)
                 sys.stdout.flush()
                 return status
