@@ -58,11 +58,14 @@ def _flag(value: object) -> bool:
     raise ValueError("1 or 0")
 
 
-def _integer(value: object) -> int:
+def _natural(value: object) -> int:
     try:
-        return int(str(value), 0)
+        number = int(str(value), 0)
     except ValueError:
-        raise ValueError("an integer") from None
+        number = -1
+    if not 0 <= number < 1 << 63:
+        raise ValueError("an integer from 0 to 2**63 - 1")
+    return number
 
 
 def _run_level(value: object) -> str:
@@ -126,7 +129,7 @@ KNOBS: tuple[Knob, ...] = (
          launch=False),
     Knob("seed", "integer", "0",
          "order of programs and warps, and of async completions, when run on a CPU",
-         _integer, launch=False),
+         _natural, launch=False),
     Knob("check", "0, 1", "0",
          "look for races and uninitialised values in what runs as PTX on a CPU", _flag,
          launch=False),

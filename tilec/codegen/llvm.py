@@ -82,9 +82,9 @@ def emit_ptx(llir: str, target: Target, opt_level: int = 1, isolated: bool = Fal
         llir.encode()
     except UnicodeEncodeError as e:
         raise IRError(f"no file can hold this text: {e}") from None
-    _refuse_unselectable(llir, target)
     if isolated:
         return _emit_isolated(llir, target, opt_level)
+    _refuse_unselectable(llir, target)
     module = _parse(llir)
     machine = _target_machine(target.name, f"+ptx{target.ptx_version}")
     _optimise(module, machine, opt_level)

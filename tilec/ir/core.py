@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from tilec.errors import IRError, Location
+from tilec.errors import IRError, Location, shown
 from tilec.ir.types import Type, refines
 
 UNKNOWN = Location("<unknown>", 0)
@@ -118,7 +118,7 @@ class AttrField(_Field):
             fits = self._fits(value, self.kind)
         if fits and (not self.choices or value in self.choices):
             return ""
-        return f"attribute `{self.name}` is {shorten(value)}, expected {self.values()}"
+        return f"attribute `{self.name}` is {shown(value)}, expected {self.values()}"
 
     def _fits(self, value: Any, kind: type) -> bool:
         if kind is int and isinstance(value, bool):
@@ -138,15 +138,6 @@ class AttrField(_Field):
 
 
 _KINDS: dict[type, str] = {int: "int", bool: "true or false", str: "str"}
-
-
-def shorten(value: Any) -> str:
-    """A value as a message shows it."""
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of thousands of digits
-        text = "a number of thousands of digits"
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 class RegionField(_Field):

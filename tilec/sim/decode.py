@@ -326,7 +326,10 @@ class Decoder:
                                        for o in registers(instr.operands)):
             code = self.products.watch(instr, code)
         if instr.guard is not None and instr.op != "bra":
-            code = self.guarded(code, instr)
+            try:
+                code = self.guarded(code, instr)
+            except Unsupported as error:
+                code = self.failing(positioned(f"the simulator does not know {error}", instr))
         if instr.guard is not None and self.undefined is not None and step is not None:
             code = self.undefined.guarded(step, code)
         return code if self.counters is None else self.counters.counted(self.pc, code)

@@ -156,13 +156,19 @@ def encode_parameter(variable: Variable, value: Any, number: int) -> bytes:
     """The bytes of one parameter; SimError where the value does not fit its type."""
     ty, size = variable.type, variable.size
     if size != TYPE_BYTES[ty]:
-        data = value.tobytes() if isinstance(value, np.ndarray) else bytes(value)
+        if not isinstance(value, bytes | np.ndarray | np.generic):
+            raise SimError(f"argument {number}: a {type(value).__name__} for a parameter of {size} "
+                           "bytes")
+        data = value if isinstance(value, bytes) else value.tobytes()
         if len(data) != size:
             raise SimError(f"argument {number}: {len(data)} bytes for a parameter of {size}")
         return data
     if value is None:
         value = 0
     if ty in ("f16", "f32", "f64"):
+        if not isinstance(value, int | float | np.generic):
+            raise SimError(f"argument {number}: a {type(value).__name__} for a parameter of type "
+                           f".{ty}")
         return np.dtype(f"f{size}").type(value).tobytes()
     if isinstance(value, float | np.floating) or (isinstance(value, np.generic)
                                                   and value.dtype.kind not in "iub"):

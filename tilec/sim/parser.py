@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from tilec.sim.errors import SimError
@@ -218,7 +219,7 @@ class _Reader:
     def statement(self, kernel: Kernel, scope: Scope, start: int, text: str) -> None:
         """One instruction or declaration; `text` is without its semicolon."""
         if text.startswith(".reg"):
-            self.registers(text, scope, start)
+            self.registers(text, kernel, scope, start)
         elif text.startswith(".pragma"):
             return
         elif text.startswith("."):
@@ -236,10 +237,11 @@ class _Reader:
                                        operands, scope, guard, bool(negated), self.loc,
                                        self.column_at(start)))
 
-    def registers(self, text: str, scope: Scope, pos: int) -> None:
+    def registers(self, text: str, kernel: Kernel, scope: Scope, pos: int) -> None:
         words = text.split(None, 2)
         if len(words) < 3 or words[1][1:] not in TYPE_BYTES:
             raise self.fail(f"not a register declaration: '{text.strip()}'", pos)
+        added = Scope()
         for item in words[2].split(","):
             match = _REG.fullmatch(item)
             if match is None:
@@ -248,9 +250,23 @@ class _Reader:
             if name in (scope.regs if count is None else scope.ranges):
                 raise self.fail(f"register '{name}' is declared twice", pos)
             if count is None:
-                scope.regs[name] = words[1][1:]
+                added.regs[name] = words[1][1:]
             else:
-                scope.ranges[name] = (int(count), words[1][1:])
+                added.ranges[name] = (int(count), words[1][1:])
+        if kernel.instrs and scope in kernel.instrs[-1].scope.chain():  # not at its beginning
+            self.check_unused(kernel, scope, added, pos)
+        scope.regs |= added.regs
+        scope.ranges |= added.ranges
+
+    def check_unused(self, kernel: Kernel, scope: Scope, added: Scope, pos: int) -> None:
+        """SimError where an instruction has a register that is declared after it."""
+        for instr in kernel.instrs:
+            if scope not in instr.scope.chain():
+                continue
+            for name in (*_names(instr.operands), instr.guard or ""):
+                if added.find_reg(name) and not instr.scope.find_reg(name):
+                    raise self.fail(f"register '{name}' is used in line {instr.line}, before it is "
+                                    "declared", pos)
 
     def variable(self, text: str, scope: Scope, pos: int) -> Variable:
         match = _VARIABLE.match(text.strip())
@@ -285,6 +301,13 @@ class _Reader:
             raise self.fail(f"'{variable.name}' is declared twice", pos)
         scope.variables[variable.name] = variable
         return variable
+
+
+def _names(operands: Iterable[Operand]) -> Iterator[str]:
+    """The names in operands, those in vectors and addresses too."""
+    for operand in operands:
+        yield operand.name
+        yield from _names(operand.items)
 
 
 def _extents(directive: str, text: str) -> tuple[int, int, int] | None:

@@ -33,7 +33,6 @@ MAX_SHARED, MAX_THREADS = 1 << 18, 1024  # of a CTA, more bytes than any target 
 MAX_ARRAY = 1 << 30  # bytes
 MAX_RANK = 8
 MAX_PROGRAMS = 1 << 24  # that a CPU comes to the end of
-MAX_EXTENTS = ((1 << 31) - 1, 65535, 65535)  # CUDA C++ Programming Guide, "Compute Capabilities"
 
 ARG_HELP = """an argument, in order: a number (7, 0.5, true), an array SHAPE:DTYPE[:FILL] such as
 16x64:fp32:0 (FILL: a seed for normally distributed or, for integers, uniform values in -100..100;
@@ -167,9 +166,6 @@ def grid_of(text: str) -> tuple[int, int, int]:
     if not 1 <= len(parts) <= 3 or min(parts) < 0:
         raise ToolError(f"--grid is {text!r}, expected 1 to 3 numbers such as 8,2")
     x, y, z = (*parts, 1, 1)[:3]
-    for axis, (extent, most) in enumerate(zip((x, y, z), MAX_EXTENTS, strict=True)):
-        if extent > most:
-            raise ToolError(f"--grid is {text!r}, axis {axis} has at most {most} programs")
     if x * y * z > MAX_PROGRAMS:
         raise ToolError(f"--grid is {text!r}: {x * y * z} programs, at most {MAX_PROGRAMS} run "
                         "on a CPU")
