@@ -63,7 +63,7 @@ class TilecError(Exception):
     def __init__(self, message: str, loc: Location | None = None, advice: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.loc = loc
+        self.loc = loc if loc is not None and loc.line > 0 else None  # line 0: nobody knows
         self.advice = advice
 
     def __str__(self) -> str:

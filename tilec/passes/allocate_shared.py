@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilec.errors import OutOfResources
+from tilec.errors import CompilationError, OutOfResources
 from tilec.ir import ops
 from tilec.ir.buffers import buffer_bytes, buffer_users, is_asynchronous, is_shared_around
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.descriptors import async_alignment
 from tilec.ir.ops.base import ScratchOp
+from tilec.ir.ops.descriptors import DescriptorOp
 from tilec.ir.remarks import shown
 from tilec.ir.scratch import ALIGN, align_up, scratch_bytes
 from tilec.ir.types import MemDesc
@@ -49,6 +50,10 @@ class AllocateShared(Pass):
 
     def run(self, module: Module) -> None:
         total = 0
+        for op in module.walk():
+            if isinstance(op, DescriptorOp):
+                raise CompilationError(f"{op.name} is left, and has no place at level lowered",
+                                       op.loc, "run the passes of level gpu first")
         for func in module.funcs:
             buffers = _buffers(func)
             total = max(total, _place(buffers))

@@ -3,6 +3,7 @@ brought to one, once, where it is made."""
 
 from __future__ import annotations
 
+from tilec.errors import CompilationError
 from tilec.ir import ops
 from tilec.ir.buffers import is_asynchronous, mbarrier_type, stage_bytes
 from tilec.ir.core import Block, Builder, Func, Op, Value
@@ -69,7 +70,11 @@ class Operands:
         return self.stored[value]
 
     def bring(self, load: ops.DescriptorLoad) -> Value:
-        """A buffer to which TMA copies a block, outside of all loops: it begins there."""
+        """A buffer to which TMA copies a block, outside of all loops: it begins there.
+        CompilationError in a loop, whose blocks earlier passes bring."""
+        if any(isinstance(a, ops.ControlFlow) and a.loop for a in load.ancestors()):
+            raise CompilationError("a block is loaded in a loop where a product is to begin",
+                                   load.loc, "run specialize_warps and pipeline before")
         if load.result not in self.stored:
             here, body = Builder(before=load, loc=load.loc), Block()
             t = buffer_type(load)

@@ -179,7 +179,11 @@ class _Reader:
     def params(self, text: str | None, scope: Scope, pos: int) -> list[Variable]:
         if not text or not text.strip():
             return []
-        return [self.variable(part, scope, pos) for part in text.split(",")]
+        found = [self.variable(part, scope, pos) for part in text.split(",")]
+        for variable in found:
+            if variable.space not in ("param", "reg"):
+                raise self.fail(f"parameter '{variable.name}' is .{variable.space}", pos)
+        return found
 
     def body(self, kernel: Kernel) -> None:
         """Statements up to the `}` that closes the function."""
@@ -224,10 +228,10 @@ class _Reader:
             return
         elif text.startswith("."):
             self.variable(text, scope, start)
-        elif text:
+        else:
             match = _INSTR.match(text)
             if match is None:
-                raise self.fail(f"not an instruction: '{text.strip()}'", start)
+                raise self.fail(f"not an instruction: '{text.strip()};'", start)
             negated, guard, op, mods, rest = match.groups()
             try:
                 operands = _operands(rest.strip())
