@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -112,9 +112,15 @@ def cases(count: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 @cache
+def temporary() -> tempfile.TemporaryDirectory[str]:
+    """This process's own, which goes with it."""
+    return tempfile.TemporaryDirectory(prefix="fuzz-commands-")
+
+
+@cache
 def folder() -> Path:
-    """A folder with good and bad files, for this process."""
-    path = Path(tempfile.mkdtemp(prefix="fuzz-commands-"))
+    """A folder with good and bad files."""
+    path = Path(temporary().name)
     for text in [t for texts in corpus().values() for t in texts if is_first(t)]:
         (path / f"{text.name.split('/')[0].split('.')[0]}.{text.kind}").write_text(text.text)
     source = Path(__file__).with_name("texts_corpus.py").read_text(encoding="utf-8")
@@ -142,10 +148,15 @@ def is_first(text: Text) -> bool:
 def run(case: dict[str, Any]) -> Outcome:
     """One command line, in a forked process."""
     main = importlib.import_module(f"tilec.tools.{case['kind']}").main
-    files = {name: tempfile.TemporaryFile() for name in ("out", "err")}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        return _run(main, case, out, err)
+
+
+def _run(main: Callable[[Sequence[str]], int], case: dict[str, Any], out: IO[bytes],
+         err: IO[bytes]) -> Outcome:
     child = os.fork()
     if child == 0:
-        os._exit(_inside(main, case, files["out"].fileno(), files["err"].fileno()))
+        os._exit(_inside(main, case, out.fileno(), err.fileno()))
     if case["mode"] == "interrupt":
         time.sleep(case["after"])
         os.kill(child, signal.SIGINT)
@@ -156,9 +167,8 @@ def run(case: dict[str, Any]) -> Outcome:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         return Outcome("hang", f"more than {SECONDS} s")
-    files["err"].seek(0)
-    return judged(os.waitstatus_to_exitcode(done[1]), files["err"].read().decode(errors="replace"),
-                  case)
+    err.seek(0)
+    return judged(os.waitstatus_to_exitcode(done[1]), err.read().decode(errors="replace"), case)
 
 
 def _inside(main: Callable[[Sequence[str]], int], case: dict[str, Any], out: int, err: int) -> int:

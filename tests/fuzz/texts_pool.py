@@ -53,9 +53,7 @@ class Worker:
             self.stop()
             return Outcome("hang", f"more than {LIMIT:.0f} s", case)
         if not line:
-            code = self.process.wait()
-            self.process = None
-            return Outcome("died", f"exit status {code}", case)
+            return Outcome("died", f"exit status {self.stop()}", case)
         return Outcome(**json.loads(line), case=case)
 
     def _line(self, limit: float) -> str | None:
@@ -64,12 +62,15 @@ class Worker:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             return self.process.stdout.readline() if selector.select(limit) else None
 
-    def stop(self) -> None:
-        """End the process."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+    def stop(self) -> int | None:
+        """End the process, if there is one; its exit status."""
+        if self.process is None:
+            return None
+        with self.process as process:  # closes its pipes
+            if process.stdin is not None and not process.stdin.closed:
+                process.kill()
+        self.process = None
+        return process.returncode
 
 
 def run_all(module: str, cases: Iterator[dict[str, Any]], workers: int) -> Iterator[Outcome]:

@@ -133,7 +133,7 @@ class AttrField(_Field):
         kind = self.of if self.kind is tuple else self.kind
         text = f"{_KINDS.get(kind, kind.__name__)}{'s' if self.kind is tuple else ''}"
         if kind is int and (self.least, self.most) != (LEAST, MOST):
-            text += f" from {self.least} to {self.most}"
+            text += f" from {self.least}" + (f" to {self.most}" if self.most < MOST else " up")
         return f"a list of {text}" if self.kind is tuple else text
 
 

@@ -98,11 +98,12 @@ class _Reader:
         self.pos = end + 1
         return found
 
-    def word(self) -> str:
+    def word(self, pattern: str) -> str:
         """The word after a directive, whose line is passed over."""
         start, words = self.pos, self.upto("\n").split()
-        if len(words) < 2:
-            raise self.fail(f"nothing follows {words[0]}", start)
+        if len(words) < 2 or not re.fullmatch(pattern, words[1]):
+            raise self.fail(f"{words[0]} {' '.join(words[1:2])}: no value that the simulator knows",
+                            start)
         return words[1]
 
     def module_(self) -> Module:
@@ -117,11 +118,11 @@ class _Reader:
                 continue
             word = self.text[start : start + 16].split(None, 1)[0]
             if word == ".version":
-                module.version = self.word()
+                module.version = self.word(r"\d+\.\d+")
             elif word == ".target":
-                module.target = self.word().rstrip(",")
+                module.target = self.word(r"sm_\d+\w*,?").rstrip(",")
             elif word == ".address_size":
-                self.upto("\n")
+                self.word("64")
             elif word == ".section":
                 self.upto("}")
             elif word.startswith("."):
@@ -276,18 +277,20 @@ class _Reader:
         match = _VARIABLE.match(text.strip())
         if match is None:
             raise self.fail(f"not a declaration that the simulator knows: '{text.strip()}'", pos)
-        align, count, kind = 0, 1, "b8"
+        align, count, kinds = 0, 1, list[str]()
         mods = match["mods"]
         if aligned := re.search(r"\.align\s+(\d{1,9})\b", mods):
             align = int(aligned.group(1))
         for word in re.findall(r"\.([a-z]\w*)", mods):
             if word in TYPE_BYTES:
-                kind = word
+                kinds.append(word)
             elif word not in _QUALIFIERS:
                 raise self.fail(f"not a qualifier of a declaration: '.{word}'", pos)
             elif word in ("v2", "v4"):
                 count = int(word[1])
-        pointer = ".ptr" in mods
+        if len(kinds) > 1:
+            raise self.fail(f"'{match['name']}' has the types .{' and .'.join(kinds)}", pos)
+        pointer, kind = ".ptr" in mods, "".join(kinds) or "b8"
         size = TYPE_BYTES[kind] * count
         for extent in re.findall(r"\[(\d{0,9})\]", match["dims"]):
             size *= int(extent or 0)
