@@ -47,7 +47,7 @@ class AxisInfo:
     def divisor(self, dim: int, step: int) -> int:
         """What divides the elements at multiples of `step` along `dim`."""
         run, div = self.contiguity[dim], self.divisibility[dim]
-        return div if step % run == 0 else gcd(div, step * self.unit)
+        return div if step % run == 0 else gcd(div, gcd(step, run) * self.unit)
 
     @property
     def all_divisor(self) -> int:
@@ -92,8 +92,9 @@ def _held(info: AxisInfo, t: Type) -> AxisInfo:
         return info if info.range is None else replace(info, range=None)
     bits, half = element.bits, 1 << (element.bits - 1)
     numbers = Interval(0, (1 << bits) - 1) if info.range is None else info.range
-    return replace(info, range=numbers.wrapped(bits, element.is_signed), unit=1, contiguity=tuple(
-        c if c <= half else gcd(c, half) for c in info.contiguity))
+    contiguity = tuple(c if c <= half else gcd(c, half) for c in info.contiguity)
+    return replace(info, contiguity=contiguity, range=numbers.wrapped(bits, element.is_signed),
+                   divisibility=tuple(info.divisor(d, c) for d, c in enumerate(contiguity)))
 
 
 def join(a: AxisInfo, b: AxisInfo) -> AxisInfo:
