@@ -1,5 +1,5 @@
-"""Random integer expressions as IR, of all widths, of numbers that wrap and are divided: tiles of odd
-extents, casts, pointers, branches and loops; and what each value is."""
+"""Random integer expressions as IR, of all widths, of numbers that wrap and are divided: tiles of
+odd extents, casts, pointers, branches and loops; and what each value is."""
 
 from __future__ import annotations
 
