@@ -84,7 +84,7 @@ def check(info: AxisInfo, x: np.ndarray, step: int = 1) -> None:
         np.testing.assert_array_equal(along, along[:, np.arange(n) // same * same])
     if info.constant is not None:
         np.testing.assert_array_equal(x, info.constant)
-    if info.nonneg:
+    if info.within(0):
         assert x.min() >= 0
 
 

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tilec
 import tilec.language as tl
 from tilec.errors import CompilationError
 from tilec.frontend.build import build_module
@@ -218,3 +219,21 @@ def test_importing_the_language_loads_nothing_heavy():
     out = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True,
                          check=True)
     assert out.stdout.strip() == ""
+
+
+@tilec.jit
+def literals(out_ptr, x_ptr):
+    tl.store(out_ptr, 0.1)
+    tl.store(out_ptr + 1, tl.load(x_ptr, mask=tl.load(x_ptr) > 1.0, other=0.1))
+    tl.atomic_add(out_ptr + 2, 0.1)
+    tl.store(out_ptr + 3, tl.full((), 0.1, tl.float64))
+    tl.store(out_ptr + 4, tl.load(x_ptr) + 0.1)
+    tl.store(out_ptr + 5, 1e300)
+
+
+@pytest.mark.parametrize("level", ["tile", "ptx"])
+def test_a_number_that_is_stored_has_the_type_of_its_literal(level):
+    out = np.zeros(6)
+    with tilec.knobs.scope(run=level):
+        literals[(1,)](out, np.zeros(1))
+    assert out.tolist() == [float(np.float32(0.1))] * 3 + [0.1, 0.1, 1e300]

@@ -67,6 +67,13 @@ def test_shifts_keep_the_sign_of_the_left_side(a):
         np.testing.assert_array_equal(right.view(wide), x.astype(wide) >> y.astype(wide))
 
 
+def test_the_left_sides_sign_is_shifted_in_and_the_result_is_promoted():
+    right = evaluate(lambda x, y: x >> y, np.int16(-16), np.uint16(4))
+    assert (right.dtype, int(right)) == (np.uint16, 65535)
+    right = evaluate(lambda x, y: x >> y, np.uint16(65520), np.int32(4))
+    assert (right.dtype, int(right)) == (np.int32, 4095)
+
+
 def test_number_on_the_left():
     x = np.array([1, 2, 7], np.int32)
     got = evaluate(lambda x: (10 - x, 100 // x, 100 % x, 1 << x, 256 >> x, 6 & x, 8 | x, 5 ^ x), x)

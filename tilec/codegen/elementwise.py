@@ -116,9 +116,8 @@ def _rem(cg: CodeGen, op: ops.Rem, a: Reg, b: Reg) -> Reg:
 
 
 def _may_be(cg: CodeGen, value: Value, number: int) -> bool:
-    known = cg.axis.get(value)
-    return known.constant == number if known.constant is not None else \
-        number == 0 or not known.nonneg
+    numbers = cg.axis.get(value).range
+    return numbers is None or number in numbers
 
 
 def _divisor(cg: CodeGen, value: Value, b: Reg, signed: bool) -> Reg:

@@ -6,6 +6,7 @@ An access is checked lane by lane; what is wrong with it is told in the author's
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 
 import numpy as np
 
@@ -241,19 +242,26 @@ def broken_promise(op: ops.Hint, array: Array, runs: Sequence[int]) -> str:
     rank = array.ndim - 1
     for kind, step in (("contiguity", 1), ("constancy", 0)):
         for axis, run in enumerate(getattr(op, kind)[:rank]):
-            if run < 2 or array.shape[axis + 1] < 2:
-                continue
-            moved = np.moveaxis(array, axis + 1, -1)
-            inside = np.arange(1, moved.shape[-1]) % run != 0
-            unit = step * _unit(op)
-            if (np.diff(moved.astype(np.int64), axis=-1)[..., inside] != unit).any():
+            if not _grows(array, axis, run, step * _unit(op)):
                 return f"{kind} {run} along axis {axis}"
     for axis, divisor in enumerate(op.divisibility[:max(rank, 1)]):
         run = runs[axis] if axis < len(runs) else 1
         first = array if rank == 0 else np.moveaxis(array, axis + 1, -1)[..., ::run]
         if divisor > 1 and (first.astype(np.int64) % divisor).any():
             return f"divisibility by {divisor} along axis {axis}"
+        if not _grows(array, axis, gcd(run, divisor // _unit(op)), _unit(op)):
+            return f"divisibility by {divisor} along axis {axis}, so that integers wrap only " \
+                "between multiples of it"
     return ""
+
+
+def _grows(array: Array, axis: int, run: int, step: int) -> bool:
+    """Whether aligned runs along an axis of the tile grow by `step` an element."""
+    if run < 2 or array.shape[axis + 1] < 2:
+        return True
+    moved = np.moveaxis(array, axis + 1, -1)
+    inside = np.arange(1, moved.shape[-1]) % run != 0
+    return not (np.diff(moved.astype(np.int64), axis=-1)[..., inside] != step).any()
 
 
 def _unit(op: ops.Hint) -> int:

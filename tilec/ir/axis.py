@@ -1,23 +1,24 @@
 """Axis analysis: what is known of a value along each dimension of its tile.
 
-Coalescing and vectorised access rest on it. Divisors are powers of two, so wrapping arithmetic
-keeps them.
+Coalescing and vectorised access rest on it. Integers wrap, so whatever is said of them holds of
+their bits: rules speak of integers that do not, and `_held` says what is left of that in a type.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
 from tilec.ir import ops
 from tilec.ir.core import Block, Func, Op, Value
+from tilec.ir.intervals import Interval
 from tilec.ir.rules import Rules
-from tilec.ir.types import Scalar, element_of, pointee_of, shape_of
+from tilec.ir.types import Pointer, Scalar, Tensor, Type, element_of, pointee_of, shape_of
 
 Ints = tuple[int, ...]
 CAP = 1 << 30  # the divisor of zero, and of anything divisible by more
+GRID = (1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1  # the most programs along each axis
 
 
 @dataclass(frozen=True)
@@ -25,26 +26,43 @@ class AxisInfo:
     """Per dimension (scalars count as one dimension of extent 1):
 
     contiguity: the tile splits into aligned runs of this length in which values grow by one (for
-    pointers, by one element). divisibility: a power of two that divides the first value of every
-    such run (for pointers, in bytes). constancy: aligned runs of this length hold one value.
-    constant: the value, if all elements are one known integer. nonneg: no element is negative.
+    pointers, by one element), but where an integer on the way to them wrapped, by one modulo the
+    numbers of its type; of these a run has at most half. divisibility: a power of two that divides
+    the first value of every such run (for pointers, in bytes). constancy: aligned runs of this
+    length hold one value. range: of all elements, if they are integers. unit: bytes from one
+    element of a pointer to the next; else 1.
     """
 
     contiguity: Ints
     divisibility: Ints
     constancy: Ints
-    constant: int | None = None
-    nonneg: bool = False
+    range: Interval | None = None
+    unit: int = 1
+
+    def group(self, dim: int) -> int:
+        """Aligned runs of this length grow by one whatever wraps, and begin at multiples of it (of
+        so many elements' bytes): a type's numbers end between two of them."""
+        return gcd(self.contiguity[dim], max(1, self.divisibility[dim] // self.unit))
 
     def divisor(self, dim: int, step: int) -> int:
         """What divides the elements at multiples of `step` along `dim`."""
         run, div = self.contiguity[dim], self.divisibility[dim]
-        return div if step % run == 0 else gcd(div, step)
+        return div if step % run == 0 else gcd(div, gcd(step, run) * self.unit)
 
     @property
     def all_divisor(self) -> int:
         """What divides every element."""
         return max(self.divisor(d, 1) for d in range(len(self.contiguity)))
+
+    @property
+    def constant(self) -> int | None:
+        """The integer that all elements are, if that is known."""
+        return self.range.low if self.range and self.range.low == self.range.high else None
+
+    def within(self, low: int, high: int | None = None) -> bool:
+        """Whether all elements are integers that are known to lie from `low` to `high`."""
+        return self.range is not None and low <= self.range.low and \
+            (high is None or self.range.high <= high)
 
 
 def low_bit(n: int) -> int:
@@ -58,10 +76,25 @@ def unknown(rank: int) -> AxisInfo:
     return AxisInfo(ones, ones, ones)
 
 
-def _uniform(shape: Ints, divisor: int, constant: int | None, nonneg: bool) -> AxisInfo:
+def _uniform(shape: Ints, divisor: int, numbers: Interval | None) -> AxisInfo:
     """All elements hold one value."""
     shape = shape or (1,)
-    return AxisInfo((1,) * len(shape), (divisor,) * len(shape), shape, constant, nonneg)
+    return AxisInfo((1,) * len(shape), (divisor,) * len(shape), shape, numbers)
+
+
+def _held(info: AxisInfo, t: Type) -> AxisInfo:
+    """What holds of integers in a value of type `t`, in which they may wrap. A power of two divides
+    them still, and those that were equal are so; a run goes on modulo 2^width."""
+    element = t.element if isinstance(t, Tensor) else t
+    if isinstance(element, Pointer):
+        return replace(info, range=None, unit=pointee_of(element).bytes)
+    if not isinstance(element, Scalar) or element.is_float:
+        return info if info.range is None else replace(info, range=None)
+    bits, half = element.bits, 1 << (element.bits - 1)
+    numbers = Interval(0, (1 << bits) - 1) if info.range is None else info.range
+    contiguity = tuple(c if c <= half else gcd(c, half) for c in info.contiguity)
+    return replace(info, contiguity=contiguity, range=numbers.wrapped(bits, element.is_signed),
+                   divisibility=tuple(info.divisor(d, c) for d, c in enumerate(contiguity)))
 
 
 def join(a: AxisInfo, b: AxisInfo) -> AxisInfo:
@@ -71,7 +104,7 @@ def join(a: AxisInfo, b: AxisInfo) -> AxisInfo:
         contiguity,
         tuple(gcd(a.divisor(d, c), b.divisor(d, c)) for d, c in enumerate(contiguity)),
         tuple(map(gcd, a.constancy, b.constancy)),
-        a.constant if a.constant == b.constant else None, a.nonneg and b.nonneg)
+        a.range.join(b.range) if a.range and b.range else None, a.unit)
 
 
 class AxisAnalysis:
@@ -81,13 +114,18 @@ class AxisAnalysis:
         self.info: dict[Value, AxisInfo] = {}
         for arg, attrs in zip(func.args, func.arg_attrs, strict=True):
             divisor = low_bit(attrs.get("divisibility", 1))
-            self.info[arg] = replace(unknown(0), divisibility=(divisor,))
+            self.put(arg, replace(unknown(0), divisibility=(divisor,)))
         self.run(func.body)
 
     def get(self, value: Value) -> AxisInfo:
         """What is known of `value`."""
-        found = self.info.get(value)
-        return unknown(len(shape_of(value.type))) if found is None else found
+        if value not in self.info:
+            self.put(value, unknown(len(shape_of(value.type))))
+        return self.info[value]
+
+    def put(self, value: Value, info: AxisInfo) -> None:
+        """Note what is known of a value, were there no wrapping in its type."""
+        self.info[value] = _held(info, value.type)
 
     def run(self, block: Block) -> None:
         """Analyse the ops of a block in order."""
@@ -95,7 +133,7 @@ class AxisAnalysis:
             rule = axis_rule[type(op)]
             infos = rule(self, op, *map(self.get, op.operands))
             for result, info in zip(op.results, infos, strict=True):
-                self.info[result] = info
+                self.put(result, info)
 
 
 axis_rule = Rules("axis analysis")
@@ -106,37 +144,50 @@ def _unknown(_: AxisAnalysis, op: Op, *__: AxisInfo) -> Sequence[AxisInfo]:
     return [unknown(len(shape_of(r.type))) for r in op.results]
 
 
+def _constancy(*infos: AxisInfo) -> Ints:
+    """Runs in which all operands are constant."""
+    return tuple(gcd(*lengths) for lengths in zip(*(i.constancy for i in infos), strict=True))
+
+
+def _in_runs(*infos: AxisInfo, numbers: Interval | None = None) -> AxisInfo:
+    """Where all operands are constant, the result of an elementwise op is."""
+    constancy = _constancy(*infos)
+    return replace(unknown(len(constancy)), constancy=constancy, range=numbers)
+
+
 @axis_rule(ops.Elementwise)
-def _elementwise(_: AxisAnalysis, op: Op, *infos: AxisInfo) -> Sequence[AxisInfo]:
-    constancy = infos[0].constancy
-    for info in infos[1:]:
-        constancy = tuple(map(gcd, constancy, info.constancy))
-    return [replace(unknown(len(constancy)), constancy=constancy)]
+def _elementwise(_: AxisAnalysis, __: Op, *infos: AxisInfo) -> Sequence[AxisInfo]:
+    return [_in_runs(*infos)]
 
 
 @axis_rule(ops.Constant)
 def _constant(_: AxisAnalysis, op: ops.Constant) -> Sequence[AxisInfo]:
     shape = shape_of(op.result.type)
     if isinstance(op.value, float):
-        return [_uniform(shape, 1, None, False)]
-    return [_uniform(shape, low_bit(int(op.value)), int(op.value), op.value >= 0)]
+        return [_uniform(shape, 1, None)]
+    return [_uniform(shape, low_bit(int(op.value)), Interval(int(op.value), int(op.value)))]
 
 
 @axis_rule(ops.Arange)
 def _arange(_: AxisAnalysis, op: ops.Arange) -> Sequence[AxisInfo]:
-    n = op.end - op.start
     # Runs are aligned and of equal length, so only a whole-tile run or a divisor of it counts.
-    return [AxisInfo((n,), (low_bit(op.start),), (1,), None, op.start >= 0)]
+    return [AxisInfo((op.end - op.start,), (low_bit(op.start),), (1,),
+                     Interval(op.start, op.end - 1))]
 
 
-@axis_rule(ops.ProgramId, ops.NumPrograms, ops.ClusterRank)
-def _program(_: AxisAnalysis, __: Op) -> Sequence[AxisInfo]:
-    return [replace(unknown(0), nonneg=True)]
+@axis_rule(ops.ProgramId)
+def _program_id(_: AxisAnalysis, op: ops.ProgramId) -> Sequence[AxisInfo]:
+    return [replace(unknown(0), range=Interval(0, GRID[op.axis] - 1))]
+
+
+@axis_rule(ops.NumPrograms, ops.ClusterRank)
+def _programs(_: AxisAnalysis, __: Op) -> Sequence[AxisInfo]:
+    return [replace(unknown(0), range=Interval(0, GRID[0]))]
 
 
 @axis_rule(ops.Splat)
-def _splat(_: AxisAnalysis, op: Op, x: AxisInfo) -> Sequence[AxisInfo]:
-    return [_uniform(shape_of(op.result.type), x.divisibility[0], x.constant, x.nonneg)]
+def _splat(_: AxisAnalysis, op: ops.Splat, x: AxisInfo) -> Sequence[AxisInfo]:
+    return [_uniform(shape_of(op.result.type), x.divisibility[0], x.range)]
 
 
 def _runs_of_sum(a: AxisInfo, b: AxisInfo, commutes: bool) -> Ints:
@@ -151,117 +202,131 @@ def _sum(a: AxisInfo, b: AxisInfo, commutes: bool) -> AxisInfo:
     return AxisInfo(
         contiguity,
         tuple(gcd(a.divisor(d, c), b.divisor(d, c)) for d, c in enumerate(contiguity)),
-        tuple(map(gcd, a.constancy, b.constancy)), None,
-        commutes and a.nonneg and b.nonneg)
+        _constancy(a, b))
 
 
-@axis_rule(ops.Add, ops.Sub)
-def _add(_: AxisAnalysis, op: ops.Add | ops.Sub, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
-    adds = isinstance(op, ops.Add)
-    return [_known(op, _sum(a, b, adds), a, b, operator.add if adds else operator.sub)]
+@axis_rule(ops.Add)
+def _add(_: AxisAnalysis, __: Op, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
+    return [replace(_sum(a, b, True), range=a.range + b.range if a.range and b.range else None)]
 
 
-@axis_rule(ops.Neg)
-def _neg(_: AxisAnalysis, op: ops.Neg, x: AxisInfo) -> Sequence[AxisInfo]:
-    zero = _uniform(shape_of(op.result.type), CAP, 0, True)
-    return [_known(op, _sum(zero, x, False), zero, x, operator.sub)]
+@axis_rule(ops.Sub)
+def _sub(_: AxisAnalysis, __: Op, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
+    return [replace(_sum(a, b, False), range=a.range - b.range if a.range and b.range else None)]
+
+
+@axis_rule(ops.Neg, ops.Not)
+def _neg(analysis: AxisAnalysis, op: ops.Neg | ops.Not, x: AxisInfo) -> Sequence[AxisInfo]:
+    top = 0 if isinstance(op, ops.Neg) else -1  # of two's complement: ~x is -1 - x
+    return _sub(analysis, op, _uniform(shape_of(op.result.type), low_bit(top),
+                                       Interval(top, top)), x)
 
 
 @axis_rule(ops.AddPtr)
 def _addptr(_: AxisAnalysis, op: ops.AddPtr, ptr: AxisInfo, off: AxisInfo) -> Sequence[AxisInfo]:
-    size = pointee_of(op.ptr.type).bytes
     contiguity = _runs_of_sum(ptr, off, True)
-    # A pointer's runs step by `size` bytes, so mid-run elements are divisible by that times step.
-    divisibility = tuple(
-        gcd(_bytes_divisor(ptr, d, c, size), min(off.divisor(d, c) * size, CAP))
-        for d, c in enumerate(contiguity))
-    return [AxisInfo(contiguity, divisibility, tuple(map(gcd, ptr.constancy, off.constancy)))]
+    divisibility = tuple(gcd(ptr.divisor(d, c), min(off.divisor(d, c) * ptr.unit, CAP))
+                         for d, c in enumerate(contiguity))
+    return [AxisInfo(contiguity, divisibility, _constancy(ptr, off))]
 
 
-def _bytes_divisor(ptr: AxisInfo, dim: int, step: int, size: int) -> int:
-    div = ptr.divisibility[dim]
-    return div if step % ptr.contiguity[dim] == 0 else gcd(div, step * size)
-
-
-def _known(op: Op, info: AxisInfo, a: AxisInfo, b: AxisInfo, fold: Callable[[int, int], int]
-           ) -> AxisInfo:
-    """`info`, with the constant if both operands are constants and the result does not wrap."""
-    element = element_of(op.results[0].type)
-    if a.constant is None or b.constant is None or not isinstance(element, Scalar):
-        return info
-    value = fold(a.constant, b.constant)
-    least = -(1 << (element.bits - 1)) if element.is_signed else 0
-    if not element.is_int or not least <= value < 1 << (element.bits - 1):
-        return info
-    return _uniform(shape_of(op.results[0].type), low_bit(value), value, value >= 0)
+def _scaled(a: AxisInfo, b: AxisInfo, by: Sequence[int]) -> AxisInfo:
+    """A product; by: what divides all elements of `b`, along each dimension."""
+    return replace(_in_runs(a, b), divisibility=tuple(
+        min(a.divisor(d, 1) * factor, CAP) for d, factor in enumerate(by)))
 
 
 @axis_rule(ops.Mul)
-def _mul(_: AxisAnalysis, op: ops.Mul, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
+def _mul(_: AxisAnalysis, __: Op, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
     for x, y in ((a, b), (b, a)):
         if y.constant == 1:
             return [x]
-    rank = len(a.contiguity)
-    info = AxisInfo(
-        (1,) * rank,
-        tuple(min(a.divisor(d, 1) * b.divisor(d, 1), CAP) for d in range(rank)),
-        tuple(map(gcd, a.constancy, b.constancy)), None, a.nonneg and b.nonneg)
-    return [_known(op, info, a, b, operator.mul)]
+    info = _scaled(a, b, [b.divisor(d, 1) for d in range(len(b.contiguity))])
+    return [replace(info, range=a.range * b.range if a.range and b.range else None)]
 
 
 @axis_rule(ops.Shl)
 def _shl(_: AxisAnalysis, op: ops.Shl, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
-    rank = len(a.contiguity)
-    times = 1 << b.constant if b.constant is not None and 0 <= b.constant < 30 else 1
-    return [AxisInfo((1,) * rank,
-                     tuple(min(a.divisor(d, 1) * times, CAP) for d in range(rank)),
-                     tuple(map(gcd, a.constancy, b.constancy)))]
+    count = b.constant
+    if count is None or not 0 <= count < element_of(op.result.type).bits:
+        return [_scaled(a, b, [1] * len(a.contiguity))]
+    assert a.range is not None
+    info = _scaled(a, b, [1 << min(count, 30)] * len(a.contiguity))
+    return [replace(info, range=a.range * Interval(1 << count, 1 << count))]
+
+
+def _quotients(a: AxisInfo, b: AxisInfo, by: int) -> AxisInfo:
+    """Groups that begin at multiples of what divides `by` lie within one quotient, rounded down."""
+    return replace(_in_runs(a, b), constancy=tuple(
+        max(k, gcd(a.group(d), by)) for d, k in enumerate(_constancy(a, b))))
 
 
 @axis_rule(ops.Div)
-def _div(_: AxisAnalysis, op: ops.Div, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
-    constancy = list(map(gcd, a.constancy, b.constancy))
-    if b.constant is not None and b.constant > 0 and a.nonneg:
-        if b.constant == 1:
-            return [a]
-        # Runs that start at a multiple of g, cut into groups of g, lie within one quotient.
-        constancy = [max(k, gcd(c, a.divisibility[d], b.constant))
-                     for d, (k, c) in enumerate(zip(constancy, a.contiguity, strict=True))]
-    return [replace(unknown(len(constancy)), constancy=tuple(constancy),
-                    nonneg=a.nonneg and b.nonneg)]
+def _div(_: AxisAnalysis, __: Op, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
+    if b.constant == 1:
+        return [a]
+    if a.range is None or b.range is None:
+        return [_in_runs(a, b)]
+    # Of negative numbers quotients are rounded up, and groups that begin at one have the next, too.
+    info = _quotients(a, b, b.constant or 1) if a.within(0) else _in_runs(a, b)
+    return [replace(info, range=a.range // b.range)]
+
+
+@axis_rule(ops.Shr)
+def _shr(_: AxisAnalysis, op: ops.Shr, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
+    assert a.range is not None and b.range is not None
+    count = b.constant
+    if count is None or not 0 <= count < element_of(op.result.type).bits:
+        return [_in_runs(a, b, numbers=a.range >> b.range)]
+    return [replace(_quotients(a, b, 1 << count), range=a.range >> b.range, divisibility=tuple(
+        max(1, a.divisor(d, 1) >> count) for d in range(len(a.contiguity))))]
+
+
+def _remainders(a: AxisInfo, b: AxisInfo, by: int) -> AxisInfo:
+    """Groups that begin at multiples of what divides `by` are kept by remainders, rounded down."""
+    contiguity = tuple(gcd(a.group(d), by) for d in range(len(a.contiguity)))
+    return AxisInfo(contiguity, tuple(gcd(a.divisor(d, c), b.divisor(d, 1))
+                                      for d, c in enumerate(contiguity)), _constancy(a, b))
 
 
 @axis_rule(ops.Rem)
-def _rem(_: AxisAnalysis, op: ops.Rem, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
-    rank = len(a.contiguity)
-    contiguity = [1] * rank
-    if b.constant is not None and b.constant > 0 and a.nonneg:
-        contiguity = [gcd(a.contiguity[d], a.divisibility[d], b.constant) for d in range(rank)]
-    return [AxisInfo(
-        tuple(contiguity),
-        tuple(gcd(a.divisor(d, c), b.divisor(d, 1)) for d, c in enumerate(contiguity)),
-        tuple(map(gcd, a.constancy, b.constancy)), None, a.nonneg)]
+def _rem(_: AxisAnalysis, __: Op, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
+    if a.range is None or b.range is None:
+        return [_in_runs(a, b)]
+    if a.within(0, b.range.low - 1):
+        return [a]
+    info = _remainders(a, b, (b.constant or 1) if a.within(0) else 1)
+    return [replace(info, range=a.range % b.range)]
+
+
+@axis_rule(ops.And)
+def _and(_: AxisAnalysis, __: Op, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
+    mask = b.constant if b.constant is not None else -1
+    # The last k bits are what remains of a division by 2^k, of negative numbers too.
+    info = _remainders(a, b, mask + 1) if mask >= 0 and not mask & (mask + 1) else _in_runs(a, b)
+    masks = [x.range for x in (a, b) if x.range and x.range.low >= 0]  # of no sign
+    return [replace(info, range=Interval(0, min(m.high for m in masks)) if masks else None)]
 
 
 @axis_rule(ops.Cmp)
 def _cmp(_: AxisAnalysis, op: ops.Cmp, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
-    constancy = list(map(gcd, a.constancy, b.constancy))
+    constancy = list(_constancy(a, b))
     run, bound = (a, b) if op.predicate in ("lt", "ge") else (b, a)
     if op.predicate in ("lt", "ge", "gt", "le"):
         # With x in an aligned group of g and n a multiple of g, `x < n` is one value in the group.
         for d, k in enumerate(constancy):
-            group = gcd(run.contiguity[d], run.divisibility[d], bound.divisor(d, 1))
+            group = gcd(run.group(d), bound.divisor(d, 1))
             constancy[d] = max(k, gcd(group, bound.constancy[d]))
-    return [replace(unknown(len(constancy)), constancy=tuple(constancy), nonneg=True)]
+    return [replace(unknown(len(constancy)), constancy=tuple(constancy))]
 
 
 @axis_rule(ops.Minimum, ops.Maximum)
-def _either(analysis: AxisAnalysis, op: Op, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
+def _either(_: AxisAnalysis, op: Op, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
     """Each element is that of one operand."""
-    signs = (a.nonneg, b.nonneg)
-    return [replace(_elementwise(analysis, op, a, b)[0],
+    pick = Interval.least if isinstance(op, ops.Minimum) else Interval.greatest
+    return [replace(_in_runs(a, b),
                     divisibility=(gcd(a.all_divisor, b.all_divisor),) * len(a.contiguity),
-                    nonneg=any(signs) if isinstance(op, ops.Maximum) else all(signs))]
+                    range=pick(a.range, b.range) if a.range and b.range else None)]
 
 
 @axis_rule(ops.Select)
@@ -269,28 +334,18 @@ def _select(_: AxisAnalysis, op: Op, cond: AxisInfo, a: AxisInfo, b: AxisInfo
             ) -> Sequence[AxisInfo]:
     both = join(a, b)
     contiguity = tuple(map(gcd, both.contiguity, cond.constancy))
-    return [AxisInfo(
-        contiguity, tuple(both.divisor(d, c) for d, c in enumerate(contiguity)),
-        tuple(map(gcd, both.constancy, cond.constancy)), both.constant, both.nonneg)]
+    return [replace(
+        both, contiguity=contiguity, constancy=_constancy(both, cond),
+        divisibility=tuple(both.divisor(d, c) for d, c in enumerate(contiguity)))]
 
 
-@axis_rule(ops.Cast)
-def _cast(analysis: AxisAnalysis, op: ops.Cast, x: AxisInfo) -> Sequence[AxisInfo]:
+@axis_rule(ops.Cast, ops.Bitcast)
+def _cast(_: AxisAnalysis, op: ops.Cast | ops.Bitcast, x: AxisInfo) -> Sequence[AxisInfo]:
+    """Between integers the value stays, modulo 2^width, but what is not 0 is true."""
     src, dst = element_of(op.x.type), element_of(op.result.type)
-    if not (isinstance(src, Scalar) and isinstance(dst, Scalar)) or src.is_float or dst.is_float:
-        return _elementwise(analysis, op, x)
-    if dst.bits >= src.bits and (src.is_signed == dst.is_signed or x.nonneg):
-        return [x]
-    ones = (1,) * len(x.contiguity)
-    return [AxisInfo(ones, tuple(x.divisor(d, 1) for d in range(len(ones))), x.constancy)]
-
-
-@axis_rule(ops.Bitcast)
-def _bitcast(analysis: AxisAnalysis, op: ops.Bitcast, x: AxisInfo) -> Sequence[AxisInfo]:
-    src, dst = element_of(op.x.type), element_of(op.result.type)
-    if isinstance(src, Scalar) and isinstance(dst, Scalar) and src.is_int and dst.is_int:
-        return [replace(x, constant=None, nonneg=False)]
-    return _elementwise(analysis, op, x)
+    if not (isinstance(src, Scalar) and isinstance(dst, Scalar) and src.is_int and dst.is_int):
+        return [_in_runs(x)]
+    return [_in_runs(x) if dst.is_bool and src != dst else x]
 
 
 @axis_rule(ops.ConvertLayout, ops.SetLayout)
@@ -306,7 +361,7 @@ def _hint(_: AxisAnalysis, op: ops.Hint, x: AxisInfo) -> Sequence[AxisInfo]:
     return [AxisInfo(
         tuple(contiguity),
         tuple(max(x.divisor(d, contiguity[d]), low_bit(promised[d])) for d in range(rank)),
-        tuple(map(max, x.constancy, op.constancy or (1,) * rank)), x.constant, x.nonneg)]
+        tuple(map(max, x.constancy, op.constancy or (1,) * rank)), x.range, x.unit)]
 
 
 @axis_rule(ops.ExpandDims)
@@ -315,7 +370,7 @@ def _expand(_: AxisAnalysis, op: ops.ExpandDims, x: AxisInfo) -> Sequence[AxisIn
         return values[:op.axis] + (new,) + values[op.axis:]
 
     return [AxisInfo(put(x.contiguity, 1), put(x.divisibility, x.all_divisor),
-                     put(x.constancy, 1), x.constant, x.nonneg)]
+                     put(x.constancy, 1), x.range, x.unit)]
 
 
 @axis_rule(ops.Broadcast)
@@ -323,7 +378,8 @@ def _broadcast(_: AxisAnalysis, op: ops.Broadcast, x: AxisInfo) -> Sequence[Axis
     grown = [a != b for a, b in zip(shape_of(op.x.type), shape_of(op.result.type), strict=True)]
     constancy = tuple(n if g else k for n, g, k in
                       zip(shape_of(op.result.type), grown, x.constancy, strict=True))
-    return [replace(x, constancy=constancy)]
+    contiguity = tuple(1 if g else c for g, c in zip(grown, x.contiguity, strict=True))
+    return [replace(x, contiguity=contiguity, constancy=constancy)]
 
 
 @axis_rule(ops.Trans)
@@ -332,7 +388,7 @@ def _trans(_: AxisAnalysis, op: ops.Trans, x: AxisInfo) -> Sequence[AxisInfo]:
         return tuple(values[i] for i in op.order)
 
     return [AxisInfo(permute(x.contiguity), permute(x.divisibility), permute(x.constancy),
-                     x.constant, x.nonneg)]
+                     x.range, x.unit)]
 
 
 @axis_rule(ops.Reshape)
@@ -340,20 +396,21 @@ def _reshape(_: AxisAnalysis, op: ops.Reshape, x: AxisInfo) -> Sequence[AxisInfo
     """Only the fastest dimension keeps its runs, cut to what divides both extents."""
     src, dst = shape_of(op.x.type), shape_of(op.result.type)
     if x.constancy == src:
-        return [_uniform(dst, x.all_divisor, x.constant, x.nonneg)]
+        return [_uniform(dst, x.all_divisor, x.range)]
     run = gcd(x.contiguity[-1], src[-1], dst[-1])
     ones = (1,) * (len(dst) - 1)
     return [AxisInfo((*ones, run),
-                     (*(x.divisor(len(src) - 1, 1),) * len(ones), x.divisor(len(src) - 1, run)),
-                     (*ones, gcd(x.constancy[-1], src[-1], dst[-1])), None, x.nonneg)]
+                     (*(x.all_divisor,) * len(ones), x.divisor(len(src) - 1, run)),
+                     (*ones, gcd(x.constancy[-1], src[-1], dst[-1])), x.range, x.unit)]
 
 
 @axis_rule(ops.For)
 def _for(analysis: AxisAnalysis, op: ops.For, lo: AxisInfo, hi: AxisInfo, step: AxisInfo,
          *init: AxisInfo) -> Sequence[AxisInfo]:
+    assert lo.range is not None and hi.range is not None
     iv, *carried = op.body.args
-    analysis.info[iv] = AxisInfo((1,), (gcd(lo.divisibility[0], step.divisibility[0]),), (1,),
-                                 None, lo.nonneg)
+    analysis.put(iv, AxisInfo((1,), (gcd(lo.divisibility[0], step.divisibility[0]),), (1,),
+                              Interval(lo.range.low, max(lo.range.low, hi.range.high - 1))))
     return _fixpoint(analysis, op, carried, init)
 
 
@@ -362,13 +419,20 @@ def _fixpoint(analysis: AxisAnalysis, op: ops.For, carried: Sequence[Value],
     """Carried values start optimistic (as at entry) and are weakened until they hold."""
     current = list(init)
     while True:
-        analysis.info.update(zip(carried, current, strict=True))
+        for value, info in zip(carried, current, strict=True):
+            analysis.put(value, info)
+        known = [analysis.get(v) for v in carried]
         analysis.run(op.body)
-        again = [join(a, analysis.get(v)) for a, v in
-                 zip(current, op.body.terminator.operands, strict=True)]
-        if again == current:
-            return current
-        current = again
+        current = [_weaker(info, analysis.get(v)) for info, v in
+                   zip(known, op.body.terminator.operands, strict=True)]
+        if current == known:
+            return known
+
+
+def _weaker(a: AxisInfo, b: AxisInfo) -> AxisInfo:
+    """What holds of both; a range that grows may do so in each round."""
+    both = join(a, b)
+    return both if both.range == a.range else replace(both, range=None)
 
 
 @axis_rule(ops.If)

@@ -11,6 +11,8 @@ from tilec.language import dtypes as dt
 from tilec.language.block_pointers import block_pointer, inside, pointers
 from tilec.language.casting import common_shape, convert, spread
 from tilec.language.context import current, error
+from tilec.language.literals import convert as value_in
+from tilec.language.literals import literal_dtype
 from tilec.language.semantic import emit, shapes_of
 from tilec.language.values import (
     builtin,
@@ -65,9 +67,9 @@ def mask_of(mask: Any, shape: tuple[int, ...], what: str) -> Value | None:
 
 
 def filled(value: Any, t: dt.dtype, shape: tuple[int, ...]) -> Value:
-    """A value converted to `t` as a store does, and broadcast."""
+    """A value converted to `t` as a store does, and broadcast; a number has a literal's type."""
     if is_number(value):
-        return constant(value, t, shape).handle
+        return constant(value_in(value, literal_dtype(value)), t, shape).handle
     return spread(convert(to_tensor(value), t), shape).handle
 
 

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any
 
 from tilec.errors import LaunchError
+from tilec.ir.intervals import Interval
 
 _TEXT = re.compile(r"(?:[\d ()+*/%,-]|\$\d+|[pnt]\d+|min\b|max\b|index\b)+")
 _LEAF = re.compile(r"([$pnt]|-?)(\d+)")
@@ -18,50 +19,26 @@ _LIMIT = 1 << 31
 
 
 @dataclass(frozen=True)
-class Range:
-    """Integers from `low` to `high`. Arithmetic is that of the kernel language, as far as nothing
-    wraps around in 32 bits; there it raises OverflowError, and ZeroDivisionError where something
-    may be divided by zero: what comes of that is up to the machine."""
-
-    low: int
-    high: int
+class Range(Interval):
+    """An interval of the numbers of 32 bits. Arithmetic raises OverflowError where something may
+    wrap around there, and ZeroDivisionError where something may be divided by zero: what comes of
+    that is up to the machine."""
 
     def __post_init__(self) -> None:
         if self.low < -_LIMIT or self.high >= _LIMIT:
             raise OverflowError
 
-    def __add__(self, other: Range) -> Range:
-        return Range(self.low + other.low, self.high + other.high)
+    def __floordiv__(self, other: Interval) -> Range:
+        return super().__floordiv__(_divisor(other))
 
-    def __sub__(self, other: Range) -> Range:
-        return Range(self.low - other.high, self.high - other.low)
-
-    def __mul__(self, other: Range) -> Range:
-        return _hull([x * y for x in (self.low, self.high) for y in (other.low, other.high)])
-
-    def __floordiv__(self, other: Range) -> Range:
-        """Rounds toward zero."""
-        other._check_divisor()
-        return _hull([_truncated(x, y) for x in (self.low, self.high)
-                      for y in (other.low, other.high)])
-
-    def __mod__(self, other: Range) -> Range:
-        """The sign is the dividend's."""
-        other._check_divisor()
-        most = max(abs(other.low), abs(other.high)) - 1
-        return Range(max(min(self.low, 0), -most), min(max(self.high, 0), most))
-
-    def _check_divisor(self) -> None:
-        if self.low <= 0 <= self.high:
-            raise ZeroDivisionError
+    def __mod__(self, other: Interval) -> Range:
+        return super().__mod__(_divisor(other))
 
 
-def _truncated(a: int, b: int) -> int:
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-def _hull(numbers: Sequence[int]) -> Range:
-    return Range(min(numbers), max(numbers))
+def _divisor(numbers: Interval) -> Interval:
+    if 0 in numbers:
+        raise ZeroDivisionError
+    return numbers
 
 
 def _number(n: int) -> Range:
@@ -78,8 +55,7 @@ def _index(lo: Range, hi: Range, step: Range) -> Range:
 
 _NAMES: Mapping[str, Any] = {
     "number": _number, "index": _index,
-    "min": lambda a, b: Range(min(a.low, b.low), min(a.high, b.high)),
-    "max": lambda a, b: Range(max(a.low, b.low), max(a.high, b.high))}
+    "min": Range.least, "max": Range.greatest}
 
 
 def of_texts(texts: Sequence[str]

@@ -6,7 +6,7 @@ from tilec.ir import ops
 from tilec.ir.core import Builder
 from tilec.ir.ops.elementwise import Binary, Unary
 from tilec.ir.rewriter import Values, pattern
-from tilec.ir.types import Scalar, element_of, i1, scalar_of, with_element
+from tilec.ir.types import Scalar, element_of, f8e5m2, i1, scalar_of, with_element
 from tilec.passes.fold import (
     Number,
     constant,
@@ -191,7 +191,7 @@ def cast_to_itself(op: ops.Cast, builder: Builder) -> Values | None:
 @pattern(ops.Cast)
 def cast_of_cast(op: ops.Cast, builder: Builder) -> Values | None:
     """cast(cast(x: A) : B) : C -> cast(x) : C where B holds every A, or all three are integers
-    and C keeps no bit that B dropped"""
+    and C keeps no bit that B dropped; but not where the short way rounds or saturates otherwise"""
     inner = op.x.op
     if not isinstance(inner, ops.Cast):
         return None
@@ -200,6 +200,9 @@ def cast_of_cast(op: ops.Cast, builder: Builder) -> Values | None:
         # A float that holds an integer saturates where an integer cast would wrap.
         if b.is_float and a.is_int and (op.rounding != "rtne" or
                                         c.is_int and not holds_all(c, a)):
+            return None
+        # What comes from another type saturates in an fp8, infinities too; what was one stays.
+        if a == c == f8e5m2:
             return None
     elif not (a.is_int and b.is_int and c.is_int and 1 < c.bits <= b.bits):
         return None

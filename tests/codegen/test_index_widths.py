@@ -1,0 +1,151 @@
+"""How wide loads and stores are, and which lanes share a predicate, follows from what is known of
+their addresses and masks: random kernels whose indices wrap and are divided, cast and picked leave
+the same bits in memory at tile and as PTX."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilec import JITFunction
+
+INTS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint8": 8, "uint16": 16, "uint32": 32,
+        "uint64": 64}
+POINTEES = ("int8", "float16", "float32", "int64")
+SHAPES = ((128,), (128,), (96,), (100,), (300,), (12,), (16, 8), (8, 24), (4, 3, 16))
+IN = 256  # elements of an input
+ACCESSES = 5
+N = (0, 1, -128, 16, 100, 7 << 28, (1 << 31) - 48, -(1 << 31), 3 << 29, -16)
+HEADER = "import tilec\nimport tilec.language as tl\n\n\n@tilec.jit\n"
+
+
+class Kernel:
+    """The text of one kernel: x, y, inputs of one dtype, o, the output, and n, a number."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.shape, self.pointee = rng.choice(SHAPES), rng.choice(POINTEES)
+        size = prod(self.shape)
+        lines = [f"a = {self.place()}"]
+        for k in range(ACCESSES):
+            at = f"o + {k * size} + {self.target(size)}"
+            lines.append(f"v = tl.load({self.pointer()}, mask={self.mask()}, other=1)")
+            lines.append(f"tl.store({at}, v, mask={self.mask()})" if rng.random() < 0.6
+                         else f"tl.store({at}, v)")
+        self.source = HEADER + "def kernel(x, y, o, n):\n" + "".join(f"    {s}\n" for s in lines)
+
+    def place(self) -> str:
+        """Row-major numbers of the elements."""
+        rank, terms = len(self.shape), []
+        for d, extent in enumerate(self.shape):
+            where = ", ".join(":" if i == d else "None" for i in range(rank))
+            terms.append(f"tl.arange(0, {extent})[{where}] * {prod(self.shape[d + 1:])}")
+        return " + ".join(terms)
+
+    def target(self, size: int) -> str:
+        """Where to store, every element at a place of its own."""
+        moved = self.rng.choice(("n", "8 * n", "3", "16"))
+        if size & (size - 1) or self.rng.random() < 0.4:
+            return self.rng.choice(("a", "a", f"({size - 1} - a)"))
+        return f"((a + {moved}) & {size - 1})"
+
+    def number(self, t: str, most: int = 0) -> int:
+        bits, rng = INTS[t], self.rng
+        top = (1 << (bits - (t[0] == "i"))) - 1
+        n = rng.choice((rng.randint(1, 20), rng.choice((3, 4, 8, 16, 64, 100)),
+                        1 << rng.randrange(bits - 1), top - rng.randrange(64)))
+        n = min(n, most or top, top)
+        return -n if t[0] == "i" and rng.random() < 0.3 else n
+
+    def index(self, steps: int) -> tuple[str, str]:
+        """An integer for each element, and its dtype."""
+        rng = self.rng
+        text = rng.choice(("a", "a", "(a + n)", "(n - a)", "(n * 16 + a)", "(a + n * 4)",
+                           "((tl.program_id(0) + 3) * 1073741824 + a)",
+                           "tl.max_contiguous(tl.multiple_of(n * 8 + tl.reshape(a, "
+                           f"({prod(self.shape)},)), 8), 8)"))
+        t = "int32"
+        if text.startswith("tl.max"):
+            text = f"tl.reshape({text}, {self.shape})"
+        for _ in range(steps):
+            text, t = self.step(text, t)
+        return text, t
+
+    def step(self, text: str, t: str) -> tuple[str, str]:
+        rng, divisor = self.rng, self.rng.choice((2, 3, 4, 8, 12, 16, 64))
+        match rng.randrange(12):
+            case 0 | 1 | 2:
+                to = rng.choice(list(INTS))
+                return f"{text}.to(tl.{to})", to
+            case 3:
+                return f"({text} // {divisor})", t
+            case 4:
+                return f"({text} % {divisor})", t
+            case 5:
+                return f"({text} {rng.choice(('>>', '<<'))} {rng.randrange(1, 4)})", t
+            case 6:
+                mask = rng.choice((7, 15, 63, -4)) if t[0] == "i" else 63
+                return f"({text} & {mask})", t
+            case 7:
+                return rng.choice((f"(-{text})", f"(~{text})", f"tl.abs({text})")), t
+            case 8:
+                return f"tl.where({self.mask(1)}, {text}, {text} + {abs(self.number(t))})", t
+            case 9:
+                return f"({text} * {self.number(t, 100)})", t
+        return f"({text} {rng.choice('+-')} {abs(self.number(t))})", t
+
+    def offset(self) -> str:
+        """An index from 0 to 127."""
+        text, _ = self.index(self.rng.randrange(5))
+        return self.rng.choice((f"({text} & 127)", f"({text} % 64 + 64)"))
+
+    def pointer(self) -> str:
+        if self.rng.random() < 0.3:
+            return f"tl.where({self.mask()}, x + {self.offset()}, y + {self.offset()})"
+        return f"x + {self.offset()}" + self.rng.choice(("", "", " + 8", " + 128"))
+
+    def mask(self, steps: int = 4) -> str:
+        if self.rng.random() < 0.2:
+            return f"(a % {self.rng.choice((3, 8, 12))} {self.rng.choice(('==', '<'))} 2)"
+        text, t = self.index(self.rng.randrange(steps))
+        compared = self.rng.choice(("<", "<=", ">", ">=", "!="))
+        return f"({text} {compared} {self.number(t, self.rng.choice((0, 64)))})"
+
+
+def check(seed: int, folder: Path) -> None:
+    kernel, rng = Kernel(seed), np.random.default_rng(seed)
+    path = folder / "random_indices.py"
+    path.write_text(kernel.source)
+    spec = importlib.util.spec_from_file_location("random_indices", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: JITFunction = module.kernel
+    x, y = (rng.integers(-99, 100, IN).astype(kernel.pointee) for _ in range(2))
+    size, n = ACCESSES * prod(kernel.shape), int(rng.choice(N))
+    stored = []
+    made = function.warmup(x, y, np.zeros(size, kernel.pointee), n, grid=(1,), num_warps=1)
+    for level in ("tile", "ptx"):
+        # Beyond its end, too: a lane that is too wide writes there.
+        o = np.full(size + 64, 77, kernel.pointee)
+        values = dict(zip("xyon", (x.copy(), y.copy(), o, n)))
+        made.run({k: values[k] for k in made.signature}, (1,), level=level)
+        stored.append(o)
+    assert np.array_equal(*stored), \
+        f"seed {seed}, n = {n}, elements {np.flatnonzero(stored[0] != stored[1])}\n{kernel.source}"
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_same_bits(seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(1000, 3000))
+def test_same_bits_of_many(seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path)
