@@ -168,6 +168,16 @@ def note(key: object, text: str) -> None:
         print(f"tilec: {text}", file=sys.stderr)
 
 
+def shown(value: object) -> str:
+    """A value as messages show it: its text, cut off; its type where it has none, as integers of
+    thousands of digits."""
+    try:
+        text = repr(value)
+    except Exception:  # an author's class may raise anything
+        text = f"{type(value).__name__} without a text"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Advice that names the closest known spelling, or an empty string."""
     close = difflib.get_close_matches(name, list(known), 1, cutoff)

@@ -3,7 +3,6 @@ copying device arrays over and back for it."""
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -14,6 +13,7 @@ from tilec import knobs
 from tilec.errors import LaunchError, SimulatorError, did_you_mean
 from tilec.frontend.signature import ArgSpec, Spec
 from tilec.ir.clusters import check_clusters
+from tilec.ir.grids import extents_of
 from tilec.language import dtypes as dt
 from tilec.runtime import device, dlpack
 from tilec.runtime.arguments import (
@@ -35,22 +35,7 @@ if TYPE_CHECKING:
 
 def check_grid(grid: Any) -> tuple[int, int, int]:
     """A grid as three extents; LaunchError if it is none."""
-    if type(grid) is tuple:
-        if len(grid) == 1:  # the usual one, without a loop
-            x, y, z = grid[0], 1, 1
-        else:
-            x, y, z = (*grid, 1, 1)[:3] if 0 < len(grid) < 4 else (-1, -1, -1)
-        if type(x) is type(y) is type(z) is int and x >= 0 and y >= 0 and z >= 0:
-            return x, y, z
-    try:
-        extents = tuple(grid) if hasattr(grid, "__iter__") else (grid,)
-        whole = [operator.index(g) for g in extents]
-    except TypeError:
-        whole = []
-    if not 1 <= len(whole) <= 3 or min(whole) < 0:
-        raise LaunchError(f"grid is {grid!r}, expected 1 to 3 integers of 0 or more", None,
-                          "write it as (n,), (x, y) or (x, y, z); tilec.cdiv gives integers")
-    x, y, z = (*whole, 1, 1)[:3]
+    x, y, z = (*extents_of(grid), 1, 1)[:3]
     return x, y, z
 
 

@@ -20,6 +20,7 @@ from tilec.errors import BRIEF, CompilationError, LaunchError, TilecError, did_y
 from tilec.frontend.function import MISSING, Function
 from tilec.frontend.signature import Spec
 from tilec.instruments import override_state
+from tilec.ir.grids import MAX_GRID
 from tilec.language.values import constexpr
 from tilec.runtime import device, host
 from tilec.runtime.arguments import (
@@ -112,7 +113,8 @@ class JITFunction(Function):
                 entry = plan.entries[full] = self._make(plan, given, flags)
             if type(grid) is not tuple and callable(grid):
                 grid = grid(self._meta(plan, given))
-            if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
+            if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and \
+                    0 <= grid[0] <= MAX_GRID[0]:
                 grid = grid[0], 1, 1  # what nearly every launch has, without a call
             else:
                 grid = host.check_grid(grid)

@@ -243,5 +243,5 @@ class Launcher:
             raise LaunchError(
                 f"the GPU refuses the launch of grid {grid}, {args[4]} threads and {args[7]} bytes "
                 "of shared memory",
-                advice="a grid may have 2**31 - 1 programs in x, 65535 in y and z")
+                advice="use fewer threads or less shared memory")
         device.check(error, "cuLaunchKernel")
