@@ -61,11 +61,14 @@ def _flag(value: object) -> bool:
     raise ValueError("1 or 0")
 
 
-def _integer(value: object) -> int:
+def _seed(value: object) -> int:
     try:
-        return int(str(value), 0)
+        seed = int(str(value), 0)
     except ValueError:
-        raise ValueError("an integer") from None
+        seed = -1
+    if seed < 0:
+        raise ValueError("an integer of 0 or more")
+    return seed
 
 
 def _run_level(value: object) -> str:
@@ -129,7 +132,7 @@ KNOBS: tuple[Knob, ...] = (
          launch=False),
     Knob("seed", "integer", "0",
          "order of programs and warps, and of async completions, when run on a CPU",
-         _integer, launch=False),
+         _seed, launch=False),
     Knob("check", "0, 1", "0",
          "look for races and uninitialised values in what runs as PTX on a CPU", _flag,
          launch=False),

@@ -15,7 +15,8 @@ import numpy as np
 
 from tilec import knobs
 from tilec.errors import BRIEF, InterpreterError, LaunchError
-from tilec.eval.dtypes import BOOL, Array, dtype_of, is_float, scalar_type
+from tilec.eval.casts import rounded
+from tilec.eval.dtypes import BOOL, Array, dtype_of, scalar_type
 from tilec.interp import (  # noqa: F401  (they register rules)
     cluster,
     control,
@@ -294,13 +295,17 @@ def _scalar(name: str, t: Scalar, given: Any) -> Any:
                           "pass a number")
     if t.is_bool:
         return bool(value)
-    if t.is_float:
+    if t.is_float and (isinstance(value, float) or abs(value) < 1 << 1023):
         return float(value)
-    info = np.iinfo(dtype_of(t))
-    if isinstance(value, float) or not info.min <= value <= info.max:
+    if t.is_float or isinstance(value, float) or not _holds(t, value):
         raise LaunchError(f"argument {name} is {value!r}, which does not fit {t}", None,
                           "compile the kernel for a wider type")
     return int(value)
+
+
+def _holds(t: Scalar, value: int) -> bool:
+    info = np.iinfo(dtype_of(t))
+    return info.min <= value <= info.max
 
 
 def _arguments(func: Func, memory: Memory, scalars: dict[str, Any]) -> list[Data]:
@@ -310,8 +315,6 @@ def _arguments(func: Func, memory: Memory, scalars: dict[str, Any]) -> list[Data
         if isinstance(parameter.type, Pointer | TensorMap):
             out.append((np.array([memory.address[name]], np.int64), None))
         else:
-            dtype = dtype_of(parameter.type)
-            wide = np.array([scalars[name]], np.float32 if is_float(dtype) and
-                            dtype.itemsize < 4 else dtype)
-            out.append((wide.astype(dtype), None))
+            assert isinstance(parameter.type, Scalar)
+            out.append((rounded(scalars[name], parameter.type).reshape(1), None))
     return out

@@ -30,6 +30,7 @@ from tilec.errors import (
     TilecError,
     did_you_mean,
     note,
+    shown,
 )
 from tilec.frontend.build import build_module
 from tilec.frontend.function import Function
@@ -271,8 +272,11 @@ class CompiledKernel:
         args: run-time arguments by name or in order; constexprs may be among them. grid: 1 to 3
         extents. Raises LaunchError where the arguments do not fit.
         """
-        level = ALIASES.get(level, level)
         with self.fn.brief:
+            if not isinstance(level, str):
+                raise LaunchError(f"level is {shown(level)}, expected a text", None,
+                                  f"the levels that run are {', '.join(knobs.RUN_LEVELS)}, cubin")
+            level = ALIASES.get(level, level)
             values = host.order_arguments(self, args)
             extents = host.check_grid(grid)
             if level == "cubin":
@@ -368,8 +372,11 @@ def stable(value: Any) -> str:
         return f"def {value.source_key()}"
     if isinstance(value, (tuple, list)):
         return "(" + ",".join(map(stable, value)) + ")"
-    text = repr(value)
+    try:
+        text = hex(value) if type(value) is int else repr(value)  # repr: some thousand digits only
+    except Exception:  # an author's class may raise anything
+        text = " at 0x"
     if " at 0x" in text:
-        raise LaunchError(f"a constexpr is {text}, which has no lasting text", None,
+        raise LaunchError(f"a constexpr is {shown(value)}, which has no lasting text", None,
                           "give a number, string, tuple, dtype or jit function")
     return f"{type(value).__name__}:{text}"

@@ -161,7 +161,11 @@ def encode_parameter(variable: Variable, value: Any, number: int) -> bytes:
     """The bytes of one parameter; SimError where the value does not fit its type."""
     ty, size = variable.type, variable.size
     if size != TYPE_BYTES[ty]:
-        data = value.tobytes() if isinstance(value, np.ndarray) else bytes(value)
+        if not isinstance(value, bytes | bytearray | memoryview | np.ndarray | np.generic):
+            raise SimError(f"argument {number}: a {type(value).__name__} for a parameter of "
+                           f"{size} bytes")
+        data = value if isinstance(value, bytes) else memoryview(value).tobytes() if \
+            isinstance(value, bytearray | memoryview) else value.tobytes()
         if len(data) != size:
             raise SimError(f"argument {number}: {len(data)} bytes for a parameter of {size}")
         return data
