@@ -123,7 +123,7 @@ class _Launch:
             return
         if not self._must_be_alone() and order.count > 1:
             shared = self._shared()
-            saved = [(a, a.raw.copy()) for a in self._written()] if shared else []
+            saved = [(a, a.raw[a.core].copy()) for a in self._written()] if shared else []
             for allocation in shared:
                 allocation.track()
             try:
@@ -132,7 +132,7 @@ class _Launch:
             except Conflict:
                 self.printed.clear()
                 for allocation, content in saved:
-                    allocation.raw[:] = content
+                    allocation.raw[allocation.core] = content
             finally:
                 for allocation in shared:
                     allocation.readers = allocation.writers = None

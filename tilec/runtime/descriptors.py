@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilec.errors import BRIEF, LaunchError, shown
+from tilec.eval.storage import storage_of
 from tilec.language import dtypes as dt
 from tilec.language.descriptors import DescriptorForm, check_form
 from tilec.runtime import host
@@ -90,7 +91,7 @@ class TensorDescriptor(Composite):
         base = host.as_numpy(self.array)
         size, start = base.itemsize, base.ctypes.data
         strides = tuple(s * size for s in self.strides)
-        low, high = host.View(start, base.dtype, base.shape, base.strides).span()
+        low, high = storage_of(base)
         first, last = host.View(start, base.dtype, tuple(self.shape), strides).span()
         if all(self.shape) and not (low <= first and last <= high):
             raise LaunchError(
