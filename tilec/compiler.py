@@ -27,6 +27,7 @@ from tilec.errors import (
     ScheduleError,
     TilecError,
     ToolError,
+    shown,
 )
 from tilec.ir.clusters import CLUSTER_SIZES
 from tilec.ir.core import Module
@@ -147,14 +148,14 @@ class Options:
             raise self._wrong("num_ctas", "1, 2, 4 or 8")
         if not 1 <= self.num_stages <= MAX_STAGES:
             raise self._wrong("num_stages", f"1 to {MAX_STAGES}")
-        for name in ("launch_pdl", "find_boxes"):
+        for name in ("debug", "launch_pdl", "find_boxes"):
             if not isinstance(getattr(self, name), bool):
                 raise self._wrong(name, "True or False")
         if self.maxnreg and not 16 <= self.maxnreg <= 255:
             raise self._wrong("maxnreg", "16 to 255, or 0 for no limit")
 
     def _wrong(self, name: str, expected: str) -> TilecError:
-        return TilecError(f"{name} is {getattr(self, name)!r}, expected {expected}", None,
+        return TilecError(f"{name} is {shown(getattr(self, name))}, expected {expected}", None,
                           f"leave it out for the default, {getattr(Options, name)!r}")
 
 

@@ -183,5 +183,5 @@ def shown(value: object) -> str:
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Advice that names the closest known spelling, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), 1, cutoff)
+    close = difflib.get_close_matches(str(name), list(known), 1, cutoff)
     return f"did you mean `{close[0]}`?" if close else ""

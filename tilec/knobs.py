@@ -46,7 +46,10 @@ def _text(value: object) -> str:
 
 
 def _path(value: object) -> str:
-    return os.path.expanduser(str(value).strip())
+    """A path; empty for one in a home folder that nobody knows."""
+    text = str(value).strip()
+    homeless = os.environ.get("HOME") == "" or os.path.expanduser("~") == "~"
+    return "" if homeless and f"{text}/".startswith("~/") else os.path.expanduser(text)
 
 
 def _flag(value: object) -> bool:
@@ -183,6 +186,11 @@ def __getattr__(name: str) -> Any:
     if name == "run" and not given and _lookup("interpret")[0]:
         return "tile"
     return value
+
+
+def is_set(name: str) -> bool:
+    """Whether a knob was set, in the environment or by a scope."""
+    return _lookup(name)[1]
 
 
 def snapshot_key() -> tuple[tuple[str, Any], ...] | None:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilec.errors import TilecError, did_you_mean
+from tilec.errors import TilecError, did_you_mean, shown
 
 # name -> (shared memory bytes that one CTA may opt in to, PTX version emitted)
 _TARGETS = {
@@ -43,8 +43,13 @@ class Target:
     sm_registers = 65536
 
     @staticmethod
-    def parse(name: str) -> Target:
+    def parse(name: str | int | Target) -> Target:
         """The target called `name` ("sm_90a", or 90); TilecError if tilec does not know it."""
+        if isinstance(name, Target):
+            return name
+        if not isinstance(name, str) and not (type(name) is int and 0 <= name < 1000):
+            raise TilecError(f"a target is {shown(name)}, expected a name such as sm_90a",
+                             advice=f"tilec knows {', '.join(_TARGETS)}")
         return _parse(str(name))
 
     def registers(self, num_warps: int, asked: int = 0) -> int:

@@ -73,7 +73,7 @@ def test_unknown_function_level_grid_and_program():
         run(m, "f", args, (1,))
     with pytest.raises(LaunchError, match="level tile, expected gpu"):
         run(m, "k", args, (1,), level="gpu")
-    with pytest.raises(LaunchError, match="1 to 3 extents"):
+    with pytest.raises(LaunchError, match="1 to 3 integers"):
         run(m, "k", args, (1, 1, 1, 1))
     with pytest.raises(LaunchError, match="not in the grid"):
         run(m, "k", args, (2, 2), program=(2, 0))

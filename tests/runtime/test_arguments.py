@@ -201,7 +201,7 @@ def test_declared_pointers():
 
 def test_annotated_numbers_refuse_others():
     for name, value in (("wide", 2.5), ("half", "x"), ("wide", np.zeros(3))):
-        with pytest.raises(LaunchError, match="but is annotated as"):
+        with pytest.raises(LaunchError, match="where the type"):
             declared(name, value)
 
 

@@ -147,7 +147,7 @@ ERRORS = {
     "twice": (lambda: TWO[1](1, 2, a=3), "`a` by position and by name", "once"),
     "num_warps": (lambda: TWO[1](5, 8, num_warps=33), "num_warps is 33", ""),
     "num_warps text": (lambda: TWO[1](5, 8, num_warps="4"), "num_warps is '4'", ""),
-    "num_warps list": (lambda: TWO[1](5, 8, num_warps=[4]), r"num_warps is \[4\]", "a number"),
+    "num_warps list": (lambda: TWO[1](5, 8, num_warps=[4]), r"num_warps is \[4\], expected a", ""),
     "num_stages": (lambda: TWO[1](5, 8, num_stages=0), "num_stages is 0, expected 1 to 16",
                    "leave it out for the default, 3"),
     "num_ctas": (lambda: TWO[1](5, 8, num_ctas=3), "num_ctas is 3, expected 1, 2, 4 or 8",

@@ -5,6 +5,8 @@ numpy and ml_dtypes differ from it on overflow: float to int is undefined there,
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tilec.eval.dtypes import (
@@ -16,9 +18,11 @@ from tilec.eval.dtypes import (
     FP8_MAX,
     Array,
     DType,
+    dtype_of,
     is_float,
     uint_like,
 )
+from tilec.ir import types as ir
 
 
 @np.errstate(all="ignore")
@@ -43,6 +47,12 @@ def cast(x: Array, dtype: DType, rounding: str = "rtne") -> Array:
     if rounding == "rtz":
         return _toward_zero(x, dtype)
     return _float_to_float(x, dtype)
+
+
+def rounded(value: Any, t: ir.Scalar) -> Any:
+    """A Python number as a numpy scalar of type `t`, rounded as a cast from f64 rounds it."""
+    kind = F64 if t.is_float else dtype_of(t)
+    return cast(np.array(value, kind), dtype_of(t))[()]
 
 
 def bitcast(x: Array, dtype: DType) -> Array:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilec.errors import CompilationError, TilecError, did_you_mean
+from tilec.errors import CompilationError, TilecError, did_you_mean, shown
 from tilec.frontend.function import Function
 from tilec.ir import types as ir
 from tilec.language import dtypes as dt
@@ -54,7 +54,7 @@ def parse_spec(given: Any, name: str = "") -> Spec:
     try:
         found = dt.from_any(given)
     except TilecError as e:
-        raise CompilationError(f"{where} is {given!r}: {e.message}", None,
+        raise CompilationError(f"{where} is {shown(given)}: {e.message}", None,
                                'give a text such as "*fp32" or "i32", or a tl dtype') from None
     return ArgSpec(_element(found, str(given), where))
 

@@ -4,11 +4,13 @@ they do: by cluster barriers, or for what they read themselves by mbarriers (`in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
 
+from tilec.eval.dtypes import Array
 from tilec.interp.agents import PUBLIC, Agent, History
 from tilec.interp.asynchrony import Clock, End, join
 from tilec.interp.blame import where
@@ -20,6 +22,8 @@ from tilec.interp.waiting import Turns
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
 from tilec.ir.ops.gpu import allocation
+
+TOGETHER = 1 << 17  # clusters that may wait for each other
 
 
 class _Visit(NamedTuple):
@@ -170,20 +174,24 @@ def _(m: Machine, frame: Frame, op: ops.RemoteLoad) -> Sequence[Data]:
     return (view.read(at),)
 
 
-def run_clusters(m: Machine, order: Sequence[int], arguments: Sequence[Data], together: bool
+def run_clusters(m: Machine, order: Iterable[Array], arguments: Sequence[Data], together: bool
                  ) -> None:
     """Run the clusters of programs in `order`, one after another, or all `together`."""
     size = m.num_ctas
-    clusters = {p // size: Cluster(m, p // size * size, size) for p in order}
     random = np.random.default_rng(None if m.seed is None else m.seed)
+    clusters: dict[int, Cluster] = {}
 
     def body(program: int) -> None:
         own = m.fork()
         own.cluster = clusters[program // size]
         own.run(np.array([program]), arguments)
 
-    groups = [[c] for c in clusters] if not together else [list(clusters)]
-    for group in groups:
+    found = (dict.fromkeys((piece // size).tolist()) for piece in order)
+    # No more than these could begin as threads, which an error says.
+    whole = list(islice(chain.from_iterable(found), TOGETHER)) if together else []
+    for group in [whole] if together else ([c] for piece in found for c in piece):
+        clusters.clear()
+        clusters.update((c, Cluster(m, c * size, size)) for c in group)
         programs = [c * size + rank for c in group for rank in range(size)]
         m.turns = Turns(m.program_name, lambda: m.memory.changes)
         m.turns.run(random.permutation(programs).tolist(), body)

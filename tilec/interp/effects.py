@@ -10,10 +10,10 @@ from math import gcd
 
 import numpy as np
 
-from tilec.errors import InterpreterError
+from tilec.errors import InterpreterError, note
 from tilec.eval.dtypes import Array, dtype_of
 from tilec.eval.rules import rule as eval_rules
-from tilec.interp.blame import mask_comment, pointer_name, poison_origin
+from tilec.interp.blame import mask_comment, pointer_name, poison_origin, where
 from tilec.interp.control import defined
 from tilec.interp.frame import Data, Frame
 from tilec.interp.machine import Machine, full_shape, interp_rules
@@ -21,7 +21,7 @@ from tilec.interp.memory import MANY, AccessError
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
 from tilec.ir.ops.memory import MemoryOp
-from tilec.ir.types import Tensor, shape_of
+from tilec.ir.types import Tensor, pointee_of, shape_of
 
 VERBS = {ops.Load: "reads", ops.Store: "writes", ops.AtomicRmw: "adds to", ops.AsyncCopy: "reads",
          ops.DescriptorLoad: "reads", ops.DescriptorStore: "writes",
@@ -76,6 +76,27 @@ class MemoryAccess:
         self.together = rows < len(self.frame)
         who = np.array([MANY]) if self.together else self.frame.programs
         self.who = who.reshape((-1,) + (1,) * (self.address.ndim - 1))
+        if self.m.memory.wider:
+            self._note_outside()
+
+    def _note_outside(self) -> None:
+        """A note, once a kernel, where an argument's view is left for the memory behind it."""
+        memory, func = self.m.memory, self.m.func
+        name = pointer_name(self.ptr, func)
+        address = self.address if self.active is None else self.address[self.active]
+        if name not in memory.wider or not address.size:
+            return
+        (low, high), behind = memory.views[name], memory.allocation_of(name)
+        size = int(pointee_of(self.ptr.type).bytes)
+        outside = address[(address < low) | (address + size > high)]
+        if outside.size and behind.base <= outside.min() and outside.max() + size <= behind.end:
+            start = memory.address[name]
+            first, last = (int(a - start) // size for a in (outside.min(), outside.max()))
+            note(("outside of a view", self.op.loc.file, func.name),
+                 f"{where(self.op)}: `{func.name}` {VERBS[type(self.op)]} {name} at {first}" +
+                 f" to {last}" * (first != last) + ", outside of the view of "
+                 f"{_some(memory.elements(name))} that it got, inside of the memory behind it; "
+                 "mask these off if they are not meant")
 
     def apart(self) -> None:
         """A row for every program, though all have the same operands."""
@@ -134,9 +155,11 @@ class MemoryAccess:
             return self.m.error(self.op, f"{who} {verb} {_some(count)} of {name} at addresses that "
                                          f"are not multiples of the element size")
         side = "before" if first < near.base else "past"
-        comment, advice = self.blame(near.elements)
-        return self.m.error(self.op, f"{who} {verb} {_some(count)} {side} {name} "
-                            f"({_some(near.elements)}); {comment}", advice)
+        elements = memory.elements(name)
+        comment, advice = self.blame(elements)
+        what = f"the memory that {name} is a view of" if name in memory.wider else name
+        return self.m.error(self.op, f"{who} {verb} {_some(count)} {side} {what} "
+                            f"({_some(elements)}); {comment}", advice)
 
 
 def _some(count: int) -> str:

@@ -1,8 +1,8 @@
 """The interpreter's global memory: host arrays at simulated addresses, accessed in place.
 
-Allocations lie 2^40 bytes apart, so that a pointer that runs out of one cannot reach another, and
-keep their host address modulo 256, so that alignment is as on the host. Arrays that overlap share
-an allocation.
+An allocation is the memory behind an array, of which the array may be a view; views of one memory
+share it. Allocations lie 2^40 bytes apart, so that a pointer that runs out of one cannot reach
+another, and keep their host address modulo 256, so that alignment is as on the host.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tilec.eval.dtypes import BOOL, Array, DType
+from tilec.eval.storage import span_of, storage_of
 
 SPACING = 1 << 40
 NOBODY, MANY, ATOMIC = -1, -2, -3
@@ -36,11 +37,13 @@ class AccessError(Exception):
 
 @dataclass(eq=False)
 class Allocation:
-    """Bytes of host memory at address `base`. readers and writers hold, per element, the program
-    that touched it (or NOBODY, MANY, ATOMIC); they exist only where conflicts are looked for."""
+    """Bytes of host memory at address `base`. core: the offsets between which the arguments' views
+    lie. readers and writers hold, per element of the core, the program that touched it (or NOBODY,
+    MANY, ATOMIC); they exist only where conflicts are looked for."""
 
     base: int
     raw: Array
+    core: slice
     names: list[str]
     dtype: DType
     writeable: bool
@@ -52,10 +55,6 @@ class Allocation:
     def end(self) -> int:
         return self.base + len(self.raw)
 
-    @property
-    def elements(self) -> int:
-        return len(self.raw) // self.dtype.itemsize
-
     def view(self, dtype: DType) -> Array:
         """The bytes as a vector of `dtype`."""
         if dtype not in self._views:
@@ -65,21 +64,9 @@ class Allocation:
 
     def track(self) -> None:
         """Start recording which program touches which element."""
-        self.readers = np.full(self.elements, NOBODY, np.int64)
-        self.writers = np.full(self.elements, NOBODY, np.int64)
-
-
-def _span(array: Array) -> tuple[int, int]:
-    """First and past-the-last host address of an array of any strides."""
-    low = high = array.ctypes.data
-    if array.size == 0:
-        return low, low
-    for extent, stride in zip(array.shape, array.strides, strict=True):
-        if stride < 0:
-            low += (extent - 1) * stride
-        else:
-            high += (extent - 1) * stride
-    return low, high + array.itemsize
+        elements = (self.core.stop - self.core.start) // self.dtype.itemsize
+        self.readers = np.full(elements, NOBODY, np.int64)
+        self.writers = np.full(elements, NOBODY, np.int64)
 
 
 def _raw(low: int, high: int) -> Array:
@@ -89,7 +76,9 @@ def _raw(low: int, high: int) -> Array:
 
 
 class Memory:
-    """All allocations of a launch. `address[name]` is the address of that argument's array."""
+    """All allocations of a launch. `address[name]` is the address of that argument's array,
+    `views[name]` the addresses from and up to which its elements lie; `wider`: the names of those
+    behind which there is more memory."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self.arrays = dict(arrays)  # keeps the host memory alive
@@ -97,7 +86,8 @@ class Memory:
         self.allocations: list[Allocation] = []
         self.changes = 0  # grows with every write that changes something, if counted
         self.count_changes = False
-        spans = sorted((*_span(a), name) for name, a in arrays.items())
+        self.views: dict[str, tuple[int, int]] = {}
+        spans = sorted((*storage_of(a), name) for name, a in arrays.items())
         i = 0
         while i < len(spans):
             low, high, names = spans[i][0], spans[i][1], [spans[i][2]]
@@ -108,17 +98,30 @@ class Memory:
             self._allocate(low, high, names)
             for name in names:
                 # A reversed view starts at its last byte; `data` is its first element.
-                start = arrays[name].ctypes.data
-                self.address[name] = self.allocations[-1].base + start - low
+                move = self.allocations[-1].base - low
+                self.address[name] = arrays[name].ctypes.data + move
+                first, last = span_of(arrays[name])
+                self.views[name] = first + move, last + move
             i += 1
+        self.wider = {name for name, view in self.views.items()
+                      if view != (self.allocation_of(name).base, self.allocation_of(name).end)}
         self.bases = np.array([a.base for a in self.allocations], np.int64)
         self.ends = np.array([a.end for a in self.allocations], np.int64)
 
     def _allocate(self, low: int, high: int, names: list[str]) -> None:
         base = (len(self.allocations) + 1) * SPACING + low % 256
-        first = self.arrays[names[0]]
-        self.allocations.append(Allocation(base, _raw(low, high), names, first.dtype,
-                                           any(self.arrays[n].flags.writeable for n in names)))
+        size = self.arrays[names[0]].itemsize
+        views = [span_of(self.arrays[n]) for n in names]
+        start = (min(first for first, _ in views) - low) // size * size
+        stop = min(-(-(max(last for _, last in views) - low) // size) * size, high - low)
+        self.allocations.append(Allocation(
+            base, _raw(low, high), slice(start, stop), names, self.arrays[names[0]].dtype,
+            any(self.arrays[n].flags.writeable for n in names)))
+
+    def elements(self, name: str) -> int:
+        """How many elements there are from the first to the last of an argument's array."""
+        low, high = self.views[name]
+        return (high - low) // self.arrays[name].itemsize
 
     def allocation_of(self, name: str) -> Allocation:
         """The allocation that holds the array of argument `name`."""
@@ -261,8 +264,13 @@ class Memory:
         if dtype.itemsize != allocation.dtype.itemsize:
             raise Conflict  # elements of two sizes: not worth a finer record
         who = np.broadcast_to(programs, index.shape)
-        return (index.reshape(-1), who.reshape(-1)) if select is None else \
+        at, who = (index.reshape(-1), who.reshape(-1)) if select is None else \
             (index[select], who[select])
+        at = at - allocation.core.start // dtype.itemsize
+        assert allocation.readers is not None
+        if at.size and (at.min() < 0 or at.max() >= len(allocation.readers)):
+            raise Conflict  # outside of all views: no record of it
+        return at, who
 
     def _note_read(self, allocation: Allocation, index: Array, select: Array | None,
                    programs: Array, dtype: DType) -> None:

@@ -7,7 +7,7 @@ between them, one by one otherwise, in turns where they may wait for each other.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from tilec import knobs
 from tilec.errors import BRIEF, InterpreterError, LaunchError
-from tilec.eval.dtypes import BOOL, Array, dtype_of, is_float, scalar_type
+from tilec.eval.casts import rounded
+from tilec.eval.dtypes import BOOL, Array, dtype_of, scalar_type
 from tilec.interp import (  # noqa: F401  (they register rules)
     cluster,
     control,
@@ -34,6 +35,7 @@ from tilec.interp.waiting import Turns
 from tilec.ir import ops
 from tilec.ir.clusters import check_clusters
 from tilec.ir.core import Func, Module, Op
+from tilec.ir.grids import extents_of
 from tilec.ir.ops.hopper import TmaOp
 from tilec.ir.origins import accessed, pointer_roots
 from tilec.ir.spelling import as_authors_say
@@ -41,6 +43,7 @@ from tilec.ir.types import Pointer, Scalar, TensorMap, shape_of
 
 # Elements of the largest tile that a group of programs holds together: its arrays fit in a cache.
 GROUP_ELEMENTS = 1 << 16
+PIECE = 1 << 20  # programs whose order is held at a time, a multiple of every cluster's
 
 
 @BRIEF
@@ -61,18 +64,15 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
     if level is not None and level != module.level:
         raise LaunchError(f"the module is at level {module.level}, expected {level}")
     func = _find(module, func_name)
-    extents = (grid,) if isinstance(grid, int) else tuple(int(g) for g in grid)
-    if not 1 <= len(extents) <= 3 or min(extents) < 0:
-        raise LaunchError(f"grid is {grid!r}, expected 1 to 3 extents of 0 or more")
+    extents = extents_of(grid)
     arrays, scalars = _bind(func, args)
     check_clusters(func_name, extents, module.num_ctas)
     memory = Memory(arrays)
     _check_attributes(func, memory, scalars)
     arguments = _arguments(func, memory, scalars)
     seed = knobs.seed if seed is None else seed
-    order = np.random.default_rng(seed).permutation(prod(extents))
-    if program is not None:
-        order = np.array([_linear(program, extents)])
+    order = Order(prod(extents), seed) if program is None else \
+        Order(1, seed, _linear(program, extents))
     emit = on_print or (lambda text: print(text, file=sys.stdout))
     machine = Machine(func, memory, scalars, extents, emit, module.level == "lowered", seed,
                       module.num_warps, module.num_ctas)
@@ -86,6 +86,25 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
         raise
 
 
+class Order:
+    """Programs in seeded random order, as arrays of at most PIECE: large grids are shuffled piece
+    by piece, the pieces taken in turn from a random one on. first: the least of the programs."""
+
+    def __init__(self, count: int, seed: int, first: int = 0) -> None:
+        self.count, self.seed, self.first = count, seed, first
+
+    def __iter__(self) -> Iterator[Array]:
+        random = np.random.default_rng(self.seed)
+        if self.count <= PIECE:
+            yield self.first + random.permutation(self.count)
+            return
+        pieces = -(-self.count // PIECE)
+        turn = int(random.integers(pieces))
+        for i in range(pieces):
+            start = (turn + i) % pieces * PIECE
+            yield self.first + start + random.permutation(min(PIECE, self.count - start))
+
+
 class _Launch:
     """Decides how the programs of one launch are grouped, and runs them."""
 
@@ -97,14 +116,14 @@ class _Launch:
         if any(isinstance(op, ops.Breakpoint) for op in self.body):
             machine.debugger = Debugger(machine.program_name)
 
-    def run(self, order: Array) -> None:
+    def run(self, order: Order) -> None:
         """Run the programs in `order`, in groups if they turn out to be independent."""
         if self._may_wait() or self._work_together():
             self._in_turns(order)
             return
-        if not self._must_be_alone() and len(order) > 1:
+        if not self._must_be_alone() and order.count > 1:
             shared = self._shared()
-            saved = [(a, a.raw.copy()) for a in self._written()] if shared else []
+            saved = [(a, a.raw[a.core].copy()) for a in self._written()] if shared else []
             for allocation in shared:
                 allocation.track()
             try:
@@ -113,31 +132,33 @@ class _Launch:
             except Conflict:
                 self.printed.clear()
                 for allocation, content in saved:
-                    allocation.raw[:] = content
+                    allocation.raw[allocation.core] = content
             finally:
                 for allocation in shared:
                     allocation.readers = allocation.writers = None
         self._groups(order, 1)
 
-    def _groups(self, order: Array, size: int) -> None:
+    def _groups(self, order: Iterable[Array], size: int) -> None:
         self.machine.emit = self.printed.append if size > 1 else self.emit
         try:
-            for i in range(0, len(order), size):
-                self.machine.run(order[i:i + size], self.arguments)
+            for piece in order:
+                for i in range(0, len(piece), size):
+                    self.machine.run(piece[i:i + size], self.arguments)
         except InterpreterError:
             self._flush()
             raise
         self._flush()
 
-    def _in_turns(self, order: Array) -> None:
+    def _in_turns(self, order: Iterable[Array]) -> None:
         self.memory.count_changes = True
         self.machine.emit = self.emit
         if self._work_together():
-            cluster.run_clusters(self.machine, order.tolist(), self.arguments, self._may_wait())
+            cluster.run_clusters(self.machine, order, self.arguments, self._may_wait())
             return
         turns = Turns(self.machine.program_name, lambda: self.memory.changes)
         self.machine.turns = turns
-        turns.run(order.tolist(), lambda program: self.machine.fork().run(
+        programs = (n for piece in order for n in piece.tolist())
+        turns.run(programs, lambda program: self.machine.fork().run(
             np.array([program]), self.arguments))
 
     def _may_wait(self) -> bool:
@@ -274,13 +295,17 @@ def _scalar(name: str, t: Scalar, given: Any) -> Any:
                           "pass a number")
     if t.is_bool:
         return bool(value)
-    if t.is_float:
+    if t.is_float and (isinstance(value, float) or abs(value) < 1 << 1023):
         return float(value)
-    info = np.iinfo(dtype_of(t))
-    if isinstance(value, float) or not info.min <= value <= info.max:
+    if t.is_float or isinstance(value, float) or not _holds(t, value):
         raise LaunchError(f"argument {name} is {value!r}, which does not fit {t}", None,
                           "compile the kernel for a wider type")
     return int(value)
+
+
+def _holds(t: Scalar, value: int) -> bool:
+    info = np.iinfo(dtype_of(t))
+    return info.min <= value <= info.max
 
 
 def _arguments(func: Func, memory: Memory, scalars: dict[str, Any]) -> list[Data]:
@@ -290,8 +315,6 @@ def _arguments(func: Func, memory: Memory, scalars: dict[str, Any]) -> list[Data
         if isinstance(parameter.type, Pointer | TensorMap):
             out.append((np.array([memory.address[name]], np.int64), None))
         else:
-            dtype = dtype_of(parameter.type)
-            wide = np.array([scalars[name]], np.float32 if is_float(dtype) and
-                            dtype.itemsize < 4 else dtype)
-            out.append((wide.astype(dtype), None))
+            assert isinstance(parameter.type, Scalar)
+            out.append((rounded(scalars[name], parameter.type).reshape(1), None))
     return out

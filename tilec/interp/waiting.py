@@ -8,7 +8,7 @@ together (`interp/cluster.py`), run like this; the warp roles of a program are c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -72,7 +72,12 @@ class Coroutine:
     def resume(self) -> None:
         """Run until it ends or gives way."""
         if not self.thread.is_alive():
-            self.thread.start()
+            try:
+                self.thread.start()
+            except RuntimeError:  # no more threads
+                raise InterpreterError(
+                    f"program {self.number} cannot begin beside so many others that wait for each "
+                    "other", None, "launch fewer programs") from None
         self.turns.current = self
         self.token.release()
         self.turns.token.acquire()
@@ -92,11 +97,18 @@ class Turns(Scheduler):
         super().__init__()
         self.name, self.changes = name, changes
 
-    def run(self, order: Sequence[int], body: Callable[[int], None]) -> None:
+    def run(self, order: Iterable[int], body: Callable[[int], None]) -> None:
         """Run `body` for each program; raises what one of them raises, or for a deadlock."""
-        waiting = [Coroutine(self, n, body) for n in order]
+        waiting: list[Coroutine] = []
         idle = 0
         try:
+            for number in order:
+                waiting.append(Coroutine(self, number, body))
+                waiting[-1].resume()
+                if waiting[-1].error is not None:
+                    raise waiting[-1].error
+                if waiting[-1].done:
+                    waiting.pop()
             while waiting:
                 before, count = self.changes(), len(waiting)
                 self.moved = False

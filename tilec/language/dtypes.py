@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from tilec.errors import CompilationError, did_you_mean
+from tilec.errors import CompilationError, did_you_mean, shown
 from tilec.ir import types as ir
 from tilec.language.context import CallableInKernels
 
@@ -257,5 +257,5 @@ def from_any(x: Any) -> dtype:
         return of_ir(x)
     if isinstance(x, str):
         return from_name(x)
-    name = getattr(x, "name", None) or getattr(x, "__name__", None) or str(x)
-    return from_name(name if isinstance(name, str) else str(x))
+    name = getattr(x, "name", None) or getattr(x, "__name__", None)
+    return from_name(name if isinstance(name, str) else shown(x))

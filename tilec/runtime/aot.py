@@ -8,7 +8,7 @@ from typing import Any
 from tilec import knobs
 from tilec.codegen.cubin import available
 from tilec.compiler import Options
-from tilec.errors import BRIEF, CompilationError, did_you_mean
+from tilec.errors import BRIEF, CompilationError, did_you_mean, shown
 from tilec.frontend.function import MISSING, Function
 from tilec.frontend.signature import check_names, parse_signature
 from tilec.language.values import unwrap
@@ -37,7 +37,11 @@ def specialized(fn: Function, signature: Mapping[str, Any],
                 **options: Any) -> CompiledKernel:
     """What `compile` gives, not compiled yet."""
     if not isinstance(fn, Function):
-        raise CompilationError(f"tilec.compile needs a @tilec.jit function, found {fn!r}")
+        raise CompilationError(f"tilec.compile needs a @tilec.jit function, found {shown(fn)}")
+    for what, given in (("signature", signature), ("constexprs", constexprs or {})):
+        if not isinstance(given, Mapping):
+            raise CompilationError(f"{what} is {shown(given)}, expected a dict", fn.def_location,
+                                   "give each parameter's by its name")
     values = {k: constant(constexpr_handler(v)[0]) for k, v in (constexprs or {}).items()}
     specs = parse_signature(fn, signature)
     check_names(fn, values)
@@ -56,14 +60,14 @@ def specialized(fn: Function, signature: Mapping[str, Any],
                 raise CompilationError(f"`{p.name}` is not given", fn.def_location,
                                        f"add it to {where}")
             values[p.name] = unwrap(p.default)
-    if not isinstance(target, Target):
-        target = Target.parse(target or knobs.target or DEFAULT)
+    if target is None or isinstance(target, str) and not target:
+        target = knobs.target or DEFAULT
     for name in options:
         if name not in Options.__dataclass_fields__:
             raise CompilationError(f"tilec.compile has no option `{name}`", None,
                                    did_you_mean(name, Options.__dataclass_fields__))
     chosen = Options(**{k: as_plain(v) for k, v in options.items()})
-    return CompiledKernel(fn, specs, values, target, chosen)
+    return CompiledKernel(fn, specs, values, Target.parse(target), chosen)
 
 
 def cdiv(a: int, b: int) -> int:

@@ -7,12 +7,13 @@ or the index of a CUDA device. Triton's rules: None, bool, 1, divisibility by 16
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tilec.errors import LaunchError, TilecError
+from tilec.errors import LaunchError, TilecError, shown
 from tilec.frontend.function import MISSING, Function, Param
 from tilec.frontend.signature import ArgSpec, Spec, parse_spec
 from tilec.ir import types as ir
@@ -54,7 +55,8 @@ def _plain_int(value: int) -> tuple[Key, Any]:
         return ("i64", value % 16 == 0), value
     if 0 < value < 1 << 64:
         return ("u64", value % 16 == 0), value
-    raise LaunchError(f"{value} does not fit into 64 bits", None, "pass it in parts, or as a float")
+    raise LaunchError(f"{shown(value)} does not fit into 64 bits", None,
+                      "pass it in parts, or as a float")
 
 
 def none_handler(value: None) -> tuple[Key, Any]:
@@ -87,9 +89,24 @@ class Composite:
 
 def described(value: Any) -> str:
     """A value as errors show it: an array by its type and shape, anything else by its text."""
-    shape = getattr(value, "shape", None)
-    text = repr(value) if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    try:
+        return shown(value) if value.shape is None or isinstance(value, type) else \
+            f"{type(value).__name__} of shape {tuple(value.shape)}"[:80]
+    except Exception:  # it has no shape, or one that is none
+        return shown(value)
+
+
+@contextlib.contextmanager
+def asking(value: Any) -> Iterator[None]:
+    """LaunchError for an array of another library that does not say what it is."""
+    try:
+        yield
+    except TilecError:
+        raise
+    except Exception as e:
+        raise LaunchError(f"it is a {type(value).__name__} that cannot be read as an array: "
+                          f"{type(e).__name__}: {e}", None,
+                          "give a dense array of numpy, torch or cupy") from None
 
 
 def parts_of(value: Any) -> Sequence[Any] | None:
@@ -130,7 +147,7 @@ def constexpr_handler(value: Any) -> tuple[Key, Any]:
         return Const(tuple, tuple(constexpr_handler(v)[0] for v in value)), tuple(value)
     try:
         hash(value)
-    except TypeError:
+    except Exception:
         raise LaunchError(f"a constexpr is {described(value)}, which has no hash", None,
                           "give a number, string, tuple, dtype or jit function") from None
     return Const(type(value), value), value
@@ -156,7 +173,7 @@ def as_plain(value: Any) -> Any:
     if module not in ("numpy", "ml_dtypes", "torch"):
         return value
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        return as_plain(value.item()) if type(value).__module__ != "ml_dtypes" else float(value)
+        return value.item() if type(value).__module__ != "ml_dtypes" else float(value)
     try:
         return dt.from_any(value)
     except TilecError:
@@ -175,7 +192,11 @@ def short_name(dtype: Any) -> str:
         if not getattr(dtype, "isnative", True):
             raise LaunchError(f"an array has elements of type {dtype.str}, whose bytes are swapped",
                               None, "convert it to the byte order of this machine")
-        found = _SHORT[dtype] = dt.from_any(dtype).short
+        try:
+            found = _SHORT[dtype] = dt.from_any(dtype).short
+        except TilecError as e:
+            raise LaunchError(e.message, None, e.advice or "convert it to a type that tl has"
+                              ) from None
     return found
 
 
@@ -189,8 +210,8 @@ def torch_handler(value: Any) -> tuple[Key, Any]:
     if value.device.type not in ("cpu", "cuda"):
         raise LaunchError(f"it is on the device {value.device}, expected the CPU or CUDA", None,
                           "move it with `.cuda()` or `.cpu()`")
-    address = value.data_ptr()
-    device = value.get_device()
+    with asking(value):
+        address, device = value.data_ptr(), value.get_device()
     short = _SHORT.get(value.dtype) or short_name(value.dtype)
     return (short, address % 16 == 0, device if device >= 0 else "torch"), address
 
@@ -198,16 +219,18 @@ def torch_handler(value: Any) -> tuple[Key, Any]:
 def _cuda_interface(value: Any) -> tuple[Key, Any]:
     import numpy as np  # loaded by whoever has such an object
 
-    interface = value.__cuda_array_interface__
-    address = interface["data"][0]
-    own = getattr(value, "dtype", None)
-    short = short_name(np.dtype(interface["typestr"]) if own is None else own)
-    device = getattr(getattr(value, "device", None), "id", 0)
+    with asking(value):
+        interface = value.__cuda_array_interface__
+        address = operator.index(interface["data"][0])
+        own = getattr(value, "dtype", None)
+        short = short_name(np.dtype(interface["typestr"]) if own is None else own)
+        device = operator.index(getattr(getattr(value, "device", None), "id", 0))
     return (short, address % 16 == 0, device), address
 
 
 def _dlpack(value: Any) -> tuple[Key, Any]:
-    found = dlpack.read(value)
+    with asking(value):
+        found = dlpack.read(value)
     if found.device is None:
         return _ndarray(dlpack.as_numpy(value))
     return (found.short, found.address % 16 == 0, found.device), found.address
@@ -258,28 +281,60 @@ def _find(kind: type, value: Any) -> Handler:
             return _ndarray
         if isinstance(value, numpy.generic):
             return _numpy_scalar
-    if hasattr(value, "__cuda_array_interface__"):
-        return _cuda_interface
-    if hasattr(value, "__dlpack__"):
-        return _dlpack
+    with asking(value):
+        if hasattr(value, "__cuda_array_interface__"):
+            return _cuda_interface
+        if hasattr(value, "__dlpack__"):
+            return _dlpack
     if isinstance(value, tuple):
         return tuple_handler
     if isinstance(value, Composite):
         return composite_handler
-    if isinstance(value, (Function, constexpr)) or isinstance(as_plain(value), dt.dtype):
+    if isinstance(value, (Function, constexpr, dt.dtype)):
         return constexpr_handler
+    if isinstance(as_plain(value), dt.dtype):
+        return _foreign_dtype
     if isinstance(value, (int, float)):
         base: type = int if isinstance(value, int) else float
         return lambda v: _HANDLERS[base](base(v))
-    raise LaunchError(f"it is a {kind.__name__}, which a kernel cannot take", None,
-                      "give arrays (numpy, torch, cupy), a TensorDescriptor of one, numbers, None, "
-                      "tuples of these, or "
-                      "declare the parameter `: tl.constexpr`")
+    raise _not_taken(value)
+
+
+def _not_taken(value: Any) -> LaunchError:
+    return LaunchError(f"it is a {type(value).__name__}, which a kernel cannot take", None,
+                       "give arrays (numpy, torch, cupy), a TensorDescriptor of one, numbers, "
+                       "None, tuples of these, or declare the parameter `: tl.constexpr`")
+
+
+def _foreign_dtype(value: Any) -> tuple[Key, Any]:
+    """A dtype of numpy or torch, which may be of the same Python type as other classes."""
+    if not isinstance(as_plain(value), dt.dtype):
+        raise _not_taken(value)
+    return constexpr_handler(value)
 
 
 def _numpy_scalar(value: Any) -> tuple[Key, Any]:
     plain = as_plain(value)
+    if type(plain) is type(value):  # Python has no number for it
+        raise LaunchError(f"it is a {type(value).__name__}, which a kernel cannot take", None,
+                          "convert it to float64")
     return handler_of(plain)(plain)
+
+
+def number_of(value: Any, t: ir.Scalar) -> int | float | bool:
+    """A scalar argument as a Python number: an integer that its type holds, a float that will be
+    rounded to its type. LaunchError for any other value."""
+    number: int | float | None = None
+    if getattr(value, "ndim", 0) == 0 and not isinstance(value, (str, bytes)):
+        with contextlib.suppress(Exception):  # of an author's class may be any
+            number = float(value) if t.is_float else operator.index(as_plain(value))
+    low, high = -(1 << t.bits - 1) * t.is_signed, (1 << t.bits - t.is_signed) - 1
+    if number is None or not (t.is_float or t.is_bool or low <= number <= high):
+        what = "a number" if t.is_float else "a bool" if t.is_bool else \
+            f"an integer from {low} to {high}"
+        raise LaunchError(f"it is {described(value)}, where the type {dt.of_ir(t).short} takes "
+                          f"{what}", None, "pass one, or give the parameter another type")
+    return bool(number) if t.is_bool else number
 
 
 def param_handler(p: Param) -> Handler | None:
@@ -306,20 +361,14 @@ def _annotated(p: Param) -> Handler | None:
         return None
     if not isinstance(spec, ArgSpec) or not isinstance(spec.type, ir.Scalar):
         return None
-    short = dt.of_ir(spec.type).short
-    real, truth = spec.type.is_float, spec.type.is_bool
+    scalar, short = spec.type, dt.of_ir(spec.type).short
+    whole = not (scalar.is_float or scalar.is_bool)
 
     def handle(value: Any) -> tuple[Key, Any]:
         if value is None:
             return _NONE, value
-        try:
-            number = float(value) if real else operator.index(value)
-        except (TypeError, ValueError):
-            raise LaunchError(f"it is {described(value)}, but is annotated as {short}", None,
-                              "pass a number, or change the annotation") from None
-        if real or truth:
-            return (short, False), number if real else bool(number)
-        return (short, number % 16 == 0), number
+        number = number_of(value, scalar)
+        return (short, number % 16 == 0 if whole else False), number
 
     return handle
 
@@ -365,4 +414,4 @@ def leaves(key: Key) -> list[Key]:
 
 def place_of(key: Key) -> Any:
     """Where the array with this key lives; None for numbers and constants."""
-    return key[2] if len(key) == 3 else None
+    return key[2] if len(key) == 3 and isinstance(key[0], str) else None

@@ -1,29 +1,42 @@
 """The disk cache: a folder of files for each compiled kernel, found by the hash of its inputs.
 
-Entries appear whole (written aside, then renamed) and carry checksums, so any number of
-processes may share a cache and a damaged entry counts as a missing one.
+Entries appear whole (written aside, then renamed) and carry sizes and checksums, so any number of
+processes may share a cache, and what is damaged, in whatever way, counts as missing. The folder is
+the user's own, since whoever can write there chooses what runs on the GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import hashlib
 import json
 import os
+import re
 import shutil
-import sys
+import stat
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from tilec import knobs
-from tilec.codegen import cubin, llvm, ptxas
 from tilec.errors import note
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 MANIFEST = "manifest.json"
-_SOURCE_SUFFIXES = (".py", ".lark")
+# Of a manifest, and of all files of an entry: far beyond what kernels need, and read into memory.
+MAX_MANIFEST_BYTES, MAX_ENTRY_BYTES = 1 << 16, 1 << 28
+# Nobody writes an entry for so long. Locks alone would not do: some network file systems keep
+# them to one host, and a writer begins without one.
+STALE_S = 600
+_TEMPORARY, _LOCK = ".tmp-", "lock"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.EACCES)  # the last is how Windows says it
 
 
@@ -32,6 +45,7 @@ class DiskCache:
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         self._root = None if root is None else Path(root)
+        self._swept: set[Path] = set()
 
     def folder(self, key: str) -> Path:
         """Where the entry of `key` lies, or would lie. Keys are hex digests."""
@@ -41,36 +55,63 @@ class DiskCache:
 
     def get(self, key: str) -> dict[str, bytes] | None:
         """The files of an entry by name; None when there is none, or it is damaged."""
-        if not knobs.cache:
-            return None
         folder = self.folder(key)
+        if not self._usable(folder.parent):
+            return None
         try:
-            sums = json.loads((folder / MANIFEST).read_bytes())
-            files = {name: (folder / name).read_bytes() for name in sums}
+            listed = _manifest(_read(folder / MANIFEST, MAX_MANIFEST_BYTES))
+            files = {name: _read(folder / name, size) for name, (size, _) in listed.items()}
         except (OSError, ValueError):
             return None
-        whole = isinstance(sums, dict) and all(_digest(files[n]) == sums[n] for n in files)
+        whole = all(_entry(files[name]) == listed[name] for name in files)
         return files if whole else None
 
     def put(self, key: str, files: Mapping[str, bytes]) -> None:
         """Store an entry. A cache that cannot be written is reported once and then ignored."""
-        if not knobs.cache:
-            return
         folder = self.folder(key)
+        if not self._usable(folder.parent) or sum(map(len, files.values())) > MAX_ENTRY_BYTES:
+            return
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._sweep(folder.parent)
             with _scratch(folder.parent) as scratch:
                 fresh = scratch / "new"
                 fresh.mkdir()
                 for name, data in files.items():
                     (fresh / name).write_bytes(data)
-                sums = {name: _digest(data) for name, data in files.items()}
-                (fresh / MANIFEST).write_text(json.dumps(sums, indent=1))
+                listed = {name: _entry(data) for name, data in files.items()}
+                (fresh / MANIFEST).write_text(json.dumps(listed, indent=1))
                 self._install(key, fresh, folder, scratch / "old")
         except OSError as e:
             note(folder.parent, f"the cache in {folder.parent} cannot be written "
                  f"({e.strerror or e}): kernels are compiled anew in each process; set "
                  "TILEC_CACHE_DIR to a folder that can be written, or TILEC_CACHE=0")
+
+    def _usable(self, root: Path) -> bool:
+        """Whether to look into `root`; a note says, once, why not."""
+        if not knobs.cache:
+            return False
+        if self._root is None and not knobs.cache_dir:
+            note("no cache", "there is no folder to keep compiled kernels in: TILEC_CACHE_DIR or "
+                 "HOME is empty, or HOME unknown; set TILEC_CACHE_DIR, or TILEC_CACHE=0")
+            return False
+        danger = _danger(root, self._root is not None or knobs.is_set("cache_dir"))
+        if danger:
+            note(root, f"the cache in {root} is not used: {danger}, so others could choose what "
+                 "your kernels are; set TILEC_CACHE_DIR to a folder of your own, or TILEC_CACHE=0")
+        return not danger
+
+    def _sweep(self, root: Path) -> None:
+        """Remove, once, what writers left that ended before they were done."""
+        if root in self._swept:
+            return
+        self._swept.add(root)
+        with os.scandir(root) as entries:
+            left = [Path(e.path) for e in entries if e.name.startswith(_TEMPORARY)]
+        for folder in left:
+            with contextlib.suppress(OSError):  # another process may be removing it, too
+                if time.time() - folder.stat().st_mtime > STALE_S and not _locked(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _install(self, key: str, fresh: Path, folder: Path, aside: Path) -> None:
         """Rename `fresh` to `folder`; an entry already there stays if it is whole."""
@@ -78,7 +119,7 @@ class DiskCache:
             fresh.rename(folder)
             return
         except OSError as e:
-            if e.errno not in _TAKEN:
+            if e.errno not in (*_TAKEN, errno.ENOTDIR):
                 raise
         if self.get(key) is None:
             # Another process may be repairing the same entry: whoever comes second finds the
@@ -89,60 +130,100 @@ class DiskCache:
                 fresh.rename(folder)
 
 
+def parse_json(data: bytes) -> Any:
+    """What JSON text says; ValueError for any other, and for what is nested too deep to read."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def conforms(value: Any, kind: Any) -> bool:
+    """Whether a value out of JSON is of a declared kind: a type; {name: kind} for an object of
+    just these; [kind] for a list of any length, (kind, ...) for one of these items."""
+    if isinstance(kind, type):
+        return type(value) is kind
+    if isinstance(kind, dict):
+        return type(value) is dict and value.keys() == kind.keys() and all(
+            conforms(value[name], kind[name]) for name in kind)
+    if type(value) is not list:
+        return False
+    if isinstance(kind, list):
+        return all(conforms(item, kind[0]) for item in value)
+    return len(value) == len(kind) and all(map(conforms, value, kind))
+
+
+def _manifest(data: bytes) -> dict[str, list[Any]]:
+    """Size and digest of each file, by name; ValueError for what is no manifest."""
+    listed = parse_json(data)
+    if not isinstance(listed, dict) or not all(
+            _NAME.fullmatch(name) and conforms(entry, (int, str)) and entry[0] >= 0
+            for name, entry in listed.items()):
+        raise ValueError("not a manifest")
+    if sum(size for size, _ in listed.values()) > MAX_ENTRY_BYTES:
+        raise ValueError("too large")
+    return listed
+
+
+def _entry(data: bytes) -> list[Any]:
+    """What a manifest says of a file."""
+    return [len(data), hashlib.blake2b(data, digest_size=16).hexdigest()]
+
+
+def _read(path: Path, most: int) -> bytes:
+    """A file of at most so many bytes; OSError for a larger one, and for what is no plain file,
+    which might block or never end."""
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as f:
+        status = os.fstat(f.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+            raise OSError(errno.EINVAL, "no file of an entry")
+        return f.read(most)
+
+
+def _danger(root: Path, named: bool) -> str:
+    """Who else may write a folder; empty for one of the user's, of the system's, and for one of a
+    group of the user's that was `named`."""
+    if os.name != "posix":
+        return ""
+    try:
+        status = root.stat()
+    except OSError:
+        return ""  # it will be made, or noted when it cannot be
+    if status.st_mode & stat.S_IWOTH:
+        return "everybody can write it"
+    if status.st_uid in (0, os.geteuid()):
+        return ""
+    ours = status.st_gid in (os.getegid(), *os.getgroups())
+    return "" if named and ours and status.st_mode & stat.S_IWGRP else "it is another user's"
+
+
 @contextlib.contextmanager
 def _scratch(parent: Path) -> Iterator[Path]:
-    folder = tempfile.mkdtemp(prefix=".tmp-", dir=parent)
+    """A folder to write in, which nobody takes for a dead writer's while it is in use."""
+    folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=parent))
     try:
-        yield Path(folder)
+        with open(folder / _LOCK, "wb") as lock:
+            _take(lock)
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+def _locked(folder: Path) -> bool:
+    """Whether the writer of a temporary folder holds its lock."""
+    try:
+        with open(os.open(folder / _LOCK, os.O_RDWR | getattr(os, "O_NONBLOCK", 0)), "wb") as lock:
+            return not _take(lock)
+    except OSError:  # there is none, as its writer ended at once
+        return False
 
 
-@functools.cache
-def source_fingerprint() -> str:
-    """A digest of whatever, beside a kernel's own source, decides what it compiles to: tilec's
-    sources, LLVM, nvJitLink, ptxas and Python. Computed once a process, in a few milliseconds."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in (*_toolchain(), sys.implementation.cache_tag or sys.version):
-        digest.update(part.encode() + b"\0")
-    for name, path in sorted(_sources(Path(__file__).parents[1])):
-        with open(path, "rb", buffering=0) as f:
-            digest.update(name.encode() + b"\0" + f.read() + b"\0")
-    return digest.hexdigest()
-
-
-def _sources(package: Path) -> Iterator[tuple[str, str]]:
-    """(path inside the package, full path) of every source file."""
-    pending = [(str(package), "")]
-    while pending:
-        folder, prefix = pending.pop()
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(_SOURCE_SUFFIXES):
-                    yield prefix + entry.name, entry.path
-                elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
-                    pending.append((entry.path, prefix + entry.name + "/"))
-
-
-def _toolchain() -> list[str]:
-    """LLVM's and nvJitLink's versions, by the names of their packages' metadata folders: asking
-    the libraries would load them (0.2 s), which a cache hit has no other need for. ptxas is named
-    by its file."""
-    wanted = {"llvmlite-": llvm.version, "nvidia_nvjitlink-": cubin.version}
-    found: dict[str, str] = {}
-    for folder in sys.path:
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue
-        for name in names:
-            if name.endswith(".dist-info"):
-                for prefix in wanted:
-                    if name.startswith(prefix):
-                        found.setdefault(prefix, name)
-    return [*(found.get(prefix) or prefix + ask() for prefix, ask in wanted.items()),
-            ptxas.identity()]
+def _take(lock: BinaryIO) -> bool:
+    """Lock a file; False where another process has done so. Where there are no locks, all who ask
+    get one, and the age of a folder alone says whether it is in use."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        return not isinstance(e, BlockingIOError)
+    return True

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tilec.errors import BRIEF, LaunchError
+from tilec.errors import BRIEF, LaunchError, shown
+from tilec.eval.storage import storage_of
 from tilec.language import dtypes as dt
 from tilec.language.descriptors import DescriptorForm, check_form
 from tilec.runtime import host
@@ -49,7 +50,7 @@ class TensorDescriptor(Composite):
         if name in ("shape", "strides", "block_shape"):
             try:
                 value = tuple(map(operator.index, value))
-            except TypeError:
+            except Exception:
                 with BRIEF:
                     raise LaunchError(f"the {name} of a TensorDescriptor is {described(value)}, "
                                       "expected integers", None, "give a list of them") from None
@@ -63,16 +64,23 @@ class TensorDescriptor(Composite):
     @property
     def form(self) -> DescriptorForm:
         """What is baked in."""
-        return _form(self.block_shape, self.padding, handler_of(self.array)(self.array)[0][0])
+        return self._form_of(handler_of(self.array)(self.array)[0])
+
+    def _form_of(self, key: Key) -> DescriptorForm:
+        if place_of(key) is None:
+            raise LaunchError(f"a TensorDescriptor of {described(self.array)}, expected one of "
+                              "an array", None, "give an array of numpy, torch or cupy")
+        if not isinstance(self.padding, str):
+            raise LaunchError(f"a TensorDescriptor has the padding {shown(self.padding)}", None,
+                              'give "zero" or "nan"')
+        return _form(self.block_shape, self.padding, key[0])
 
     def read(self) -> tuple[Key, tuple[Any, ...]]:
         key, address = handler_of(self.array)(self.array)
         fixed = self.__dict__["_fixed"]
-        if fixed is None:
-            if place_of(key) is None:
-                raise LaunchError(f"a TensorDescriptor of {described(self.array)}, expected one of "
-                                  "an array", None, "give an array of numpy, torch or cupy")
-            fixed = self.__dict__["_fixed"] = _fix(self.shape, self.strides, self.form)
+        if fixed is None or place_of(key) is None:
+            fixed = self.__dict__["_fixed"] = _fix(self.shape, self.strides,
+                                                  self._form_of(key))
         keys, values = fixed
         return (key, *keys), (address, *values)
 
@@ -83,7 +91,7 @@ class TensorDescriptor(Composite):
         base = host.as_numpy(self.array)
         size, start = base.itemsize, base.ctypes.data
         strides = tuple(s * size for s in self.strides)
-        low, high = host.View(start, base.dtype, base.shape, base.strides).span()
+        low, high = storage_of(base)
         first, last = host.View(start, base.dtype, tuple(self.shape), strides).span()
         if all(self.shape) and not (low <= first and last <= high):
             raise LaunchError(

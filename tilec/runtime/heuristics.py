@@ -44,6 +44,8 @@ class Launchable:
     def __getitem__(self, grid: Grid) -> Callable[..., CompiledKernel]:
         return functools.partial(self.run, grid)
 
+    __iter__ = None  # see JITFunction
+
     def run(self, grid: Grid, /, *args: Any, **kwargs: Any) -> CompiledKernel:
         """Launch over `grid`, as JITFunction.run does; returns the kernel that ran."""
         with self.base.brief:

@@ -3,26 +3,31 @@ copying device arrays over and back for it."""
 
 from __future__ import annotations
 
-import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tilec
 from tilec import knobs
-from tilec.errors import LaunchError, SimulatorError, did_you_mean
+from tilec.errors import LaunchError, SimulatorError, TilecError, did_you_mean, shown
+from tilec.eval.casts import rounded
+from tilec.eval.dtypes import dtype_of
 from tilec.frontend.signature import ArgSpec, Spec
 from tilec.ir.clusters import check_clusters
+from tilec.ir.grids import extents_of
+from tilec.ir.types import Pointer
 from tilec.language import dtypes as dt
 from tilec.runtime import device, dlpack
 from tilec.runtime.arguments import (
     Const,
     Key,
+    asking,
     constexpr_handler,
     described,
     handler_of,
     leaves,
+    number_of,
     parts_of,
     place_of,
     short_name,
@@ -35,22 +40,7 @@ if TYPE_CHECKING:
 
 def check_grid(grid: Any) -> tuple[int, int, int]:
     """A grid as three extents; LaunchError if it is none."""
-    if type(grid) is tuple:
-        if len(grid) == 1:  # the usual one, without a loop
-            x, y, z = grid[0], 1, 1
-        else:
-            x, y, z = (*grid, 1, 1)[:3] if 0 < len(grid) < 4 else (-1, -1, -1)
-        if type(x) is type(y) is type(z) is int and x >= 0 and y >= 0 and z >= 0:
-            return x, y, z
-    try:
-        extents = tuple(grid) if hasattr(grid, "__iter__") else (grid,)
-        whole = [operator.index(g) for g in extents]
-    except TypeError:
-        whole = []
-    if not 1 <= len(whole) <= 3 or min(whole) < 0:
-        raise LaunchError(f"grid is {grid!r}, expected 1 to 3 integers of 0 or more", None,
-                          "write it as (n,), (x, y) or (x, y, z); tilec.cdiv gives integers")
-    x, y, z = (*whole, 1, 1)[:3]
+    x, y, z = (*extents_of(grid), 1, 1)[:3]
     return x, y, z
 
 
@@ -61,6 +51,9 @@ def order_arguments(kernel: CompiledKernel, args: Sequence[Any] | Mapping[str, A
     """
     names = [p.name for p in kernel.fn.params]
     runtime = list(kernel.signature)
+    if not isinstance(args, (Mapping, list, tuple)):
+        raise LaunchError(f"`{kernel.name}` got {described(args)} as its arguments", None,
+                          "pass them in a list, or in a dict by name")
     if not isinstance(args, Mapping):
         declared = [p.name for p in kernel.fn.params if not p.is_constexpr]
         order = next((o for o in (runtime, declared, names) if len(o) == len(args)), None)
@@ -75,7 +68,7 @@ def order_arguments(kernel: CompiledKernel, args: Sequence[Any] | Mapping[str, A
                               did_you_mean(name, names) or f"it has {', '.join(names)}")
     for name, compiled in kernel.constexprs.items():
         if name in args and not _same(args[name], compiled):
-            raise LaunchError(f"`{kernel.name}` was compiled for {name} = {compiled!r}, not "
+            raise LaunchError(f"`{kernel.name}` was compiled for {name} = {shown(compiled)}, not "
                               f"{described(args[name])}", None, "compile it for these arguments")
     missing = [n for n in runtime if n not in args]
     if missing:
@@ -153,8 +146,7 @@ def run_on_cpu(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, i
     """Run at an IR level or in the PTX simulator; device arrays are copied over and back."""
     check_clusters(kernel.name, grid, kernel.options.num_ctas)
     mirror = _Mirror(values)
-    arrays = [mirror.host(v) for v in values]
-    _run(kernel, arrays, grid, level, seed)
+    _run(kernel, _typed_arguments(kernel, mirror, values), grid, level, _checked_seed(seed))
     mirror.copy_back()
 
 
@@ -163,10 +155,52 @@ def simulate(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, int
     """Run in the PTX simulator with its checks and counters; arrays as in `run_on_cpu`."""
     check_clusters(kernel.name, grid, kernel.options.num_ctas)
     mirror = _Mirror(values)
-    arrays = [mirror.host(v) for v in values]
-    counts = _simulate(kernel, arrays, grid, seed, check, count)
+    counts = _simulate(kernel, _typed_arguments(kernel, mirror, values), grid,
+                       _checked_seed(seed), check, count)
     mirror.copy_back()
     return counts
+
+
+def _checked_seed(seed: Any) -> int | None:
+    if seed is None or type(seed) is int and seed >= 0:
+        return seed
+    raise LaunchError(f"seed is {shown(seed)}, expected an integer of 0 or more", None,
+                      "leave it out for TILEC_SEED")
+
+
+def _typed_arguments(kernel: CompiledKernel, mirror: _Mirror, values: Sequence[Any]) -> list[Any]:
+    """Arrays on the host, and scalars as numpy's of the type of their parameter; LaunchError for
+    one that its parameter cannot take."""
+    out = []
+    for (name, spec), value in zip(_leaves(kernel.signature), values, strict=True):
+        try:
+            out.append(mirror.host(value) if isinstance(spec.type, Pointer)
+                       else rounded(number_of(value, spec.type), spec.type))
+            if isinstance(spec.type, Pointer):
+                _check_elements(out[-1], spec.type.pointee)
+        except TilecError as e:
+            raise LaunchError(f"argument `{name}`: {e.message}", None, e.advice) from None
+    return out
+
+
+def _leaves(specs: Mapping[str, Any]) -> Iterator[tuple[str, ArgSpec]]:
+    """The run-time parameters, those in tuples by their index."""
+    for name, spec in specs.items():
+        if isinstance(spec, ArgSpec):
+            yield name, spec
+        elif isinstance(spec, tuple):
+            yield from _leaves({f"{name}[{i}]": part for i, part in enumerate(spec)})
+
+
+def _check_elements(array: Any, element: Any) -> None:
+    dtype = getattr(array, "dtype", None)
+    if not hasattr(array, "ctypes") or dtype is None:
+        raise LaunchError(f"it is {described(array)}, expected an array", None,
+                          "pass an array of numpy, torch or cupy")
+    if dtype != dtype_of(element) and not (element.is_bool and dtype.itemsize == 1):
+        held = short_name(dtype)
+        raise LaunchError(f"it holds {held}, expected {dt.of_ir(element).short}", None,
+                          f"convert the array, or compile the kernel for {held}")
 
 
 class View(NamedTuple):
@@ -238,6 +272,11 @@ def _view(value: Any) -> View | None:
     that is not on a device."""
     if _is_torch(value):
         return None
+    with asking(value):
+        return _described_view(value)
+
+
+def _described_view(value: Any) -> View | None:
     strides: Any
     if hasattr(value, "__cuda_array_interface__"):
         interface = value.__cuda_array_interface__
@@ -271,7 +310,7 @@ def geometry(value: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape and strides, in elements, of an array anywhere."""
     view = device_view(value)
     array = as_numpy(value) if view is None else view
-    if not hasattr(array, "strides"):
+    if not hasattr(array, "ctypes") and view is None:
         raise LaunchError(f"found {described(value)}, expected an array", None,
                           "give an array of numpy, torch or cupy")
     size = array.dtype.itemsize

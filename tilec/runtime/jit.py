@@ -9,17 +9,26 @@ from __future__ import annotations
 import dataclasses
 import operator
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from tilec import knobs
 from tilec.codegen.cubin import available
 from tilec.compiler import Options
-from tilec.errors import BRIEF, CompilationError, LaunchError, TilecError, did_you_mean, note
+from tilec.errors import (
+    BRIEF,
+    CompilationError,
+    LaunchError,
+    TilecError,
+    did_you_mean,
+    note,
+    shown,
+)
 from tilec.frontend.function import MISSING, Function
 from tilec.frontend.signature import Spec
 from tilec.instruments import override_state
+from tilec.ir.grids import MAX_GRID
 from tilec.language.values import constexpr
 from tilec.runtime import device, host
 from tilec.runtime.arguments import (
@@ -37,6 +46,7 @@ from tilec.runtime.plan import Plan
 from tilec.target import DEFAULT, Target
 
 COMPILE_OPTIONS = tuple(f.name for f in dataclasses.fields(Options))
+_OPTION_KINDS = (bool, int, float, str, type(None), Target)
 OPTION_NAMES = (*COMPILE_OPTIONS, "stream", "target")
 # Flags that make a compilation print something, or start from edited files.
 LOUD = ("dump", "dump_dir", "time", "override_dir")
@@ -82,6 +92,8 @@ class JITFunction(Function):
         """`kernel[grid]`: grid is 1 to 3 integers, or a function of the bound arguments."""
         return partial(self.run, grid)
 
+    __iter__ = None  # as the subscript of a class that takes any would give one without end
+
     def run(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel:
         """Launch over `grid`; returns the kernel that ran.
 
@@ -95,7 +107,7 @@ class JITFunction(Function):
                 plan = self._plan(args, kwargs)
             try:
                 key, values = plan.read(*given)
-            except TilecError:
+            except Exception:
                 plan.keys(given)  # raises it again, with the parameter's name
                 raise
             flags: Any = knobs.snapshot_key()
@@ -104,20 +116,20 @@ class JITFunction(Function):
             elif self._setting is not None:
                 self._setting = None
             full = key, flags, self.source_key()
-            try:
-                entry = plan.entries.get(full)
-            except TypeError:
-                raise self._unhashable(plan, given) from None
+            entry = plan.entries.get(full)
             if entry is None:
                 entry = plan.entries[full] = self._make(plan, given, flags)
             if type(grid) is not tuple and callable(grid):
                 grid = grid(self._meta(plan, given))
-            if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
+            if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and \
+                    0 <= grid[0] <= MAX_GRID[0]:
                 grid = grid[0], 1, 1  # what nearly every launch has, without a call
             else:
                 grid = host.check_grid(grid)
             launch = entry.launch
             if launch is None:
+                if plan.stream is not None:
+                    raw_stream(given[plan.stream])
                 self._run_on_cpu(entry, plan, given, grid)
                 return entry.kernel
             if plan.stream is None:
@@ -150,6 +162,13 @@ class JITFunction(Function):
         """The plan of a call's form, made; LaunchError for arguments that do not fit."""
         sources, options = self._bind(args, kwargs)
         given = (*args, *kwargs.values())
+        for name, i in options.items():
+            if name == "stream":
+                raw_stream(given[i])
+            elif not (isinstance(given[i], Hashable) and
+                      isinstance(as_plain(given[i]), _OPTION_KINDS)):
+                raise LaunchError(f"`{self.name}`: {name} is {shown(given[i])}, expected a number "
+                                  "or a name", self.def_location, "leave it out for the default")
         plan = Plan(self.params, self._fixed, sources, options, given, self.def_location)
         self._plans[(len(args), *kwargs, *map(type, given))] = plan
         return plan
@@ -183,15 +202,6 @@ class JITFunction(Function):
                 raise LaunchError(f"`{self.name}` was launched without its {what} `{p.name}`",
                                   where, f"pass {p.name}=...")
         return [found.get(name) for name in names], options
-
-    def _unhashable(self, plan: Plan, given: Sequence[Any]) -> LaunchError:
-        for name, value in plan.chosen(given).items():
-            try:
-                hash(value)
-            except TypeError:
-                return LaunchError(f"`{self.name}`: {name} is {value!r}", self.def_location,
-                                   "give a number")
-        return LaunchError(f"`{self.name}` has an argument without a hash", self.def_location)
 
     # -- the first call of a specialisation -----------------------------------------------
 
@@ -251,9 +261,15 @@ class JITFunction(Function):
         return None, "tile"
 
     def _target(self, where: int | None, options: Mapping[str, Any]) -> Target:
-        given = options.get("target") or knobs.target
-        if given:
-            return Target.parse(given)
+        given = options.get("target")
+        if given is not None and not (isinstance(given, str) and not given):
+            try:
+                return Target.parse(given)
+            except TilecError as e:
+                raise LaunchError(f"`{self.name}`: {e.message}", self.def_location, e.advice
+                                  ) from None
+        if knobs.target:
+            return Target.parse(knobs.target)
         if where is None and device.gpu_available():
             where = device.current_device()
         return Target.parse(DEFAULT if where is None else device.target_of(where))
@@ -326,15 +342,14 @@ def _picker(keys: Sequence[Key]) -> Callable[[Any], Sequence[Any]] | None:
 
 def raw_stream(stream: Any) -> int:
     """The raw handle of a stream given as a handle or as torch's or cupy's object."""
-    if type(stream) is int:
-        return stream
     if stream is None:
         return 0
-    for attribute in ("cuda_stream", "ptr", "handle"):
-        if hasattr(stream, attribute):
-            return int(getattr(stream, attribute))
-    raise LaunchError(f"stream is {stream!r}, expected a stream or its raw handle", None,
-                      "give one of torch or cupy, an integer, or leave it out")
+    raw = next((getattr(stream, name) for name in ("cuda_stream", "ptr", "handle")
+                if hasattr(stream, name)), stream)
+    if type(raw) is not int or not 0 <= raw < 1 << 64:
+        raise LaunchError(f"stream is {shown(stream)}, expected a stream or its raw handle", None,
+                          "give one of torch or cupy, an integer, or leave it out")
+    return raw
 
 
 def _shown(place: Any) -> str:

@@ -5,7 +5,6 @@ Levels are made when they are asked for; a launch on a GPU needs the cubin alone
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from tilec.errors import (
     TilecError,
     did_you_mean,
     note,
+    shown,
 )
 from tilec.frontend.build import build_module
 from tilec.frontend.function import Function
@@ -41,11 +41,12 @@ from tilec.ir.printer import print_module
 from tilec.ir.tensor_maps import MapRecipe, recipes
 from tilec.ir.types import layout_of
 from tilec.language.values import constexpr
-from tilec.runtime import host
-from tilec.runtime.cache import DiskCache, source_fingerprint
+from tilec.runtime import entry, host
+from tilec.runtime.cache import DiskCache
+from tilec.runtime.fingerprint import source_fingerprint
 from tilec.runtime.launch import Launcher
 from tilec.runtime.loading import load
-from tilec.runtime.maps import Grid, NoMap, from_json, makers, to_json
+from tilec.runtime.maps import Grid, NoMap, makers
 from tilec.target import Target
 
 if TYPE_CHECKING:
@@ -182,34 +183,21 @@ class CompiledKernel:
             if self._lower is None:
                 self._lower = self._compile(level, False)
                 if cached:
-                    self._to_disk(key, self._lower)
+                    _DISK.put(key, entry.to_files(self._lower))
             return self._lower
 
     def _from_disk(self, key: str) -> Compiled | None:
         files = _DISK.get(key)
         if files is None:
             return None
-        meta = json.loads(files["meta.json"])
-        linked = LinkResult(files["cubin"], meta["log"], *meta["usage"])
-        if linked.assembler.startswith("ptxas"):
+        made = entry.from_files(files, self.target, self.options)
+        if made is not None and made.linked is not None and \
+                made.linked.assembler.startswith("ptxas"):
             # The key names its file, which may be a script that starts another one by now.
             found = ptxas.find()
-            if found is None or linked.assembler != ptxas.label(found):
+            if found is None or made.linked.assembler != ptxas.label(found):
                 return None
-        return Compiled(self.target, self.options, meta["name"], ptx=files["ptx"].decode(),
-                        llir_text=files["ll"].decode(), threads=meta["threads"],
-                        shared=meta["shared"], linked=linked,
-                        maps=list(map(from_json, meta["maps"])))
-
-    def _to_disk(self, key: str, made: Compiled) -> None:
-        linked = made.linked
-        assert linked is not None
-        usage = [linked.n_regs, linked.n_spills, linked.stack, linked.static_shared,
-                 linked.assembler]
-        meta = {"name": made.name, "threads": made.threads, "shared": made.shared,
-                "log": linked.log, "usage": usage, "maps": list(map(to_json, made.maps))}
-        _DISK.put(key, {"meta.json": json.dumps(meta).encode(), "cubin": linked.cubin,
-                        "ptx": made.ptx.encode(), "ll": made.llir_text.encode()})
+        return made
 
     def level(self, name: str) -> Any:
         """One entry of `asm`."""
@@ -284,8 +272,11 @@ class CompiledKernel:
         args: run-time arguments by name or in order; constexprs may be among them. grid: 1 to 3
         extents. Raises LaunchError where the arguments do not fit.
         """
-        level = ALIASES.get(level, level)
         with self.fn.brief:
+            if not isinstance(level, str):
+                raise LaunchError(f"level is {shown(level)}, expected a text", None,
+                                  f"the levels that run are {', '.join(knobs.RUN_LEVELS)}, cubin")
+            level = ALIASES.get(level, level)
             values = host.order_arguments(self, args)
             extents = host.check_grid(grid)
             if level == "cubin":
@@ -381,8 +372,11 @@ def stable(value: Any) -> str:
         return f"def {value.source_key()}"
     if isinstance(value, (tuple, list)):
         return "(" + ",".join(map(stable, value)) + ")"
-    text = repr(value)
+    try:
+        text = hex(value) if type(value) is int else repr(value)  # repr: some thousand digits only
+    except Exception:  # an author's class may raise anything
+        text = " at 0x"
     if " at 0x" in text:
-        raise LaunchError(f"a constexpr is {text}, which has no lasting text", None,
+        raise LaunchError(f"a constexpr is {shown(value)}, which has no lasting text", None,
                           "give a number, string, tuple, dtype or jit function")
     return f"{type(value).__name__}:{text}"

@@ -12,16 +12,19 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tilec.errors import LaunchError
+from tilec.eval.casts import rounded
 from tilec.ir.clusters import check_clusters
+from tilec.ir.types import f8e4m3, f8e5m2
 from tilec.runtime import device
 from tilec.runtime.maps import Grid, NoMap
 
-# Parameter type -> struct code, each aligned to its size. bf16 has no code: its bits go
-# through `H`. i1 is a byte in PTX.
+# Parameter type -> struct code, each aligned to its size. bf16 and fp8 have no code: their bits go
+# through `H` and `B`. i1 is a byte in PTX.
 _CODES = {
     "i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q",
     "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
-    "fp16": "e", "bf16": "H", "fp32": "f", "fp64": "d", "tensormap": "128s",
+    "fp16": "e", "bf16": "H", "fp32": "f", "fp64": "d", "fp8e4nv": "B", "fp8e5": "B",
+    "tensormap": "128s",
 }
 _POINTER = "Q"
 # Fields of a CUlaunchConfig in the order of cuLaunchKernel's parameters.
@@ -60,15 +63,18 @@ def _to_fp16(value: float) -> float:
 # Float values to what struct packs without raising.
 _CONVERT: dict[str, Callable[[float], Any]] = {
     "fp16": _to_fp16, "bf16": _bf16_bits, "fp32": _to_fp32, "fp64": float,
+    "fp8e4nv": lambda value: rounded(value, f8e4m3).tobytes()[0],
+    "fp8e5": lambda value: rounded(value, f8e5m2).tobytes()[0],
 }
+_BITS = {"bf16", "fp8e4nv", "fp8e5"}  # whose values must not be packed as they are
 
 
 class Packer:
     """The layout of a kernel's arguments: types to offsets, values to bytes.
 
     param_types: "*fp32" and the like for pointers (values are addresses), "i1".."i64",
-    "u8".."u64", "fp16", "bf16", "fp32", "fp64" for scalars, "tensormap" (values are the 128 bytes
-    of an encoded one); ":16" marks are ignored.
+    "u8".."u64", "fp8e4nv", "fp8e5", "fp16", "bf16", "fp32", "fp64" for scalars, "tensormap"
+    (values are the 128 bytes of an encoded one); ":16" marks are ignored.
     """
 
     def __init__(self, param_types: Sequence[str]) -> None:
@@ -84,11 +90,11 @@ class Packer:
             self.offsets.append(at + pad)
             at += pad + size
         self.struct = struct.Struct(layout)
-        self._bf16 = "bf16" in self.types
+        self._convert = not _BITS.isdisjoint(self.types)
 
     def pack_into(self, buffer: bytearray, values: Sequence[Any]) -> None:
         """Write `values` at the start of `buffer`; LaunchError for one that does not fit."""
-        if not self._bf16:
+        if not self._convert:
             try:
                 self.struct.pack_into(buffer, 0, *values)
                 return

@@ -14,6 +14,7 @@ from tilec.ir.descriptors import tma_boxes
 from tilec.ir.layouts import NvmmaShared, plain_rows
 from tilec.ir.tensor_maps import EVERYTHING, ROOM, STRIDE_BYTES, MapRecipe
 from tilec.ir.types import SCALARS, TensorMap
+from tilec.runtime.cache import conforms, parse_json
 from tilec.runtime.descriptors import TensorDescriptor
 from tilec.runtime.ranges import of_texts
 from tilec.runtime.tensor_map import encode, in_simulator
@@ -213,16 +214,20 @@ def to_json(recipe: MapRecipe) -> list[Any]:
     return [t.shape, t.element.name, tma_boxes(t).swizzle, t.layout.rank, *recipe[1:]]
 
 
-def from_json(data: list[Any]) -> MapRecipe:
-    """The recipe that `to_json` wrote down."""
+_RECIPE = ([int], str, int, int, str, int, [str], [str], [(int, str)], bool, [str], [int], bool)
+
+
+def from_json(data: Any) -> MapRecipe:
+    """The recipe that `to_json` wrote down; ValueError for anything else."""
+    if not conforms(data, _RECIPE) or data[1] not in SCALARS:
+        raise ValueError("not the description of a tensor map")
     shape, name, swizzle, rank, *rest = data
     element = SCALARS[name]
     layout = NvmmaShared(swizzle, False, element.bits) if swizzle else plain_rows(rank)
     t = TensorMap(tuple(shape), element, layout)
     label, base, extents, strides, apart, stored, places, reach, narrow = rest
-    return MapRecipe(t, label, base, tuple(extents), tuple(strides),
-                     tuple((int(i), str(name)) for i, name in apart), bool(stored),
-                     tuple(places), tuple(reach), bool(narrow))
+    return MapRecipe(t, label, base, tuple(extents), tuple(strides), tuple(map(tuple, apart)),
+                     stored, tuple(places), tuple(reach), narrow)
 
 
 def noted(text: str, recipes: Sequence[MapRecipe], comment: str) -> str:
@@ -238,6 +243,6 @@ def of_text(text: str) -> list[MapRecipe]:
     if not found:
         return []
     try:
-        return list(map(from_json, json.loads(line.partition("\n")[0])))
-    except (ValueError, KeyError, TypeError) as e:
+        return list(map(from_json, parse_json(line.partition("\n")[0].encode())))
+    except (ValueError, TypeError, TilecError) as e:
         raise LaunchError(f"the line about tensor maps cannot be read: {e}") from None

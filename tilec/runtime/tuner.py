@@ -23,7 +23,8 @@ from tilec.errors import (
 )
 from tilec.runtime import arguments, device
 from tilec.runtime.bench import do_bench
-from tilec.runtime.cache import DiskCache, source_fingerprint
+from tilec.runtime.cache import DiskCache, conforms, parse_json
+from tilec.runtime.fingerprint import source_fingerprint
 from tilec.runtime.heuristics import Grid, Launchable, resolve
 from tilec.runtime.jit import OPTION_NAMES, raw_stream
 from tilec.runtime.kernel import CompiledKernel
@@ -32,6 +33,7 @@ from tilec.runtime.preserve import Span, preserved, spans
 QUANTILES = (0.5, 0.2, 0.8)  # configs are compared by the first
 _NUMBERS = (int, float, bool, type(None))
 _DISK = DiskCache()
+_TIMINGS = "timings.json"
 
 
 class Config:
@@ -219,16 +221,14 @@ class Autotuner(Launchable):
             return next(self._fitting(trials, level, dropped)).config
         index = device.current_device() if where is None else where
         entry = self._disk_key(problem, trials, index)
-        files = _DISK.get(entry) if entry else None
-        if files is not None:
-            timings = dict(zip((t.config for t in trials), json.loads(files["timings.json"])))
-        else:
+        timings = _kept(entry, trials)
+        if timings is None:
             fitting = list(self._fitting(trials, level, dropped))
             timings = {c: [inf] for c in dropped}
             timings |= self._time(grid, args, fitting, index)
             if entry:
                 texts = [timings[t.config] for t in trials]
-                _DISK.put(entry, {"timings.json": json.dumps(texts).encode()})
+                _DISK.put(entry, {_TIMINGS: json.dumps(texts).encode()})
         self.configs_timings = timings
         best = min(timings, key=timings.__getitem__)
         if knobs.print_autotuning:
@@ -286,7 +286,7 @@ class Autotuner(Launchable):
         else:
             found = do_bench(once, *self.times, quantiles=QUANTILES, before=before, stream=stream,
                              index=index)
-        return list(found) if isinstance(found, (list, tuple)) else [float(found)]
+        return list(map(float, found if isinstance(found, (list, tuple)) else [found]))
 
     def _disk_key(self, problem: _Problem, trials: Sequence[_Trial], index: int) -> str:
         if not self.cache_results:
@@ -296,6 +296,18 @@ class Autotuner(Launchable):
                            problem.values, arrays, problem.options,
                            [str(t.config) for t in trials], trials[0].kernel.target.name,
                            device.name_of(index))
+
+
+def _kept(entry: str, trials: Sequence[_Trial]) -> dict[Config, list[float]] | None:
+    """The timings of an entry of the disk cache; None where there are none for these trials."""
+    files = _DISK.get(entry) if entry else None
+    try:
+        kept = parse_json((files or {}).get(_TIMINGS, b""))
+    except ValueError:
+        return None
+    if not conforms(kept, [[float]]) or len(kept) != len(trials) or not all(kept):
+        return None
+    return {t.config: times for t, times in zip(trials, kept)}
 
 
 @contextlib.contextmanager

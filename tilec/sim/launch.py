@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from tilec.sim.banks import OnShared
 from tilec.sim.counters import Counts
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import SimError
+from tilec.sim.machine import Machine
 from tilec.sim.memory import GLOBAL_BASE, Allocation, host_bytes, place
 from tilec.sim.parser import parse
 from tilec.sim.ptx import TYPE_BYTES, Kernel, Module, Variable
@@ -25,6 +25,8 @@ from tilec.sim.tensormap import MAP_BYTES, Box, TensorMap, handle
 
 Array = np.ndarray[Any, Any]
 MAX_STEPS = 2_000_000
+MAX_GRID = ((1 << 31) - 1, 65535, 65535)  # CUDA C++ Programming Guide, "Compute Capabilities"
+PIECE = 1 << 20  # clusters whose order is held at a time
 
 
 @BRIEF
@@ -56,6 +58,9 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
         raise SimError(f"no kernel '{kernel}' in this PTX; it has: {names}")
     entry = module.kernels[kernel]
     threads = _threads(entry, block)
+    for axis, extent, most in zip("xyz", grid, MAX_GRID, strict=True):
+        if not 0 <= extent <= most:
+            raise SimError(f"a grid of {grid} CTAs: {most} along {axis} are the most")
     if any(count % size for count, size in zip(grid, entry.cluster, strict=True)):
         raise SimError(f"a grid of {grid} CTAs does not consist of clusters of {entry.cluster}, "
                        f"which kernel '{kernel}' asks for")
@@ -156,10 +161,11 @@ def encode_parameter(variable: Variable, value: Any, number: int) -> bytes:
     """The bytes of one parameter; SimError where the value does not fit its type."""
     ty, size = variable.type, variable.size
     if size != TYPE_BYTES[ty]:
-        if not isinstance(value, bytes | np.ndarray | np.generic):
-            raise SimError(f"argument {number}: a {type(value).__name__} for a parameter of {size} "
-                           "bytes")
-        data = value if isinstance(value, bytes) else value.tobytes()
+        if not isinstance(value, bytes | bytearray | memoryview | np.ndarray | np.generic):
+            raise SimError(f"argument {number}: a {type(value).__name__} for a parameter of "
+                           f"{size} bytes")
+        data = value if isinstance(value, bytes) else memoryview(value).tobytes() if \
+            isinstance(value, bytearray | memoryview) else value.tobytes()
         if len(data) != size:
             raise SimError(f"argument {number}: {len(data)} bytes for a parameter of {size}")
         return data
@@ -209,11 +215,7 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
         decoder.checks.reset()
     if decoder.counters is not None:
         decoder.counters.reset()
-    clusters = list(itertools.product(*(range(count // size) for count, size in zip(
-        reversed(grid), reversed(kernel.cluster), strict=True))))
-    if seed is not None:
-        machine.rng.shuffle(clusters)
-    for z, y, x in clusters:
+    for x, y, z in _order(machine, [n // size for n, size in zip(grid, kernel.cluster)]):
         set_cluster(decoder.specials, (x, y, z), kernel.cluster)
         decoder.shared.resize(decoder.variables.static_shared + shared_bytes)
         decoder.local.bytes[:] = 0xFF
@@ -232,6 +234,17 @@ def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], thre
         except SimError as error:
             unit = "CTA" if math.prod(kernel.cluster) == 1 else "cluster"
             raise error.within(f"{kernel.name}, {unit} ({x}, {y}, {z})") from None
+
+
+def _order(machine: Machine, grid: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """The clusters of a grid, in order or, with a seed, in random order inside each PIECE."""
+    x, y, _ = grid
+    count = math.prod(grid)
+    for start in range(0, count, PIECE):
+        piece = list(range(start, min(start + PIECE, count)))
+        if machine.seeded:
+            machine.rng.shuffle(piece)
+        yield from ((n % x, n // x % y, n // (x * y)) for n in piece)
 
 
 def _write_back(decoder: Decoder, allocations: list[Allocation]) -> None:

@@ -265,11 +265,20 @@ def host_bytes(address: int, size: int) -> Array:
 
 
 def extent(array: Array) -> tuple[int, int]:
-    """Host address and bytes of the buffer under `array`: that of its outermost numpy base."""
-    owner = array
-    while isinstance(owner.base, np.ndarray):
+    """Host address and bytes of the memory under `array`: that of its outermost numpy base, of a
+    tensor's storage, or of the buffer that it was made from."""
+    owner: Any = array
+    while getattr(owner, "base", None) is not None:
         owner = owner.base
-    low, high = _bounds(owner)
+    if hasattr(owner, "untyped_storage"):
+        storage = owner.untyped_storage()
+        low, high = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    else:
+        try:
+            low, high = _bounds(owner if isinstance(owner, np.ndarray) else
+                                np.frombuffer(owner, np.uint8))
+        except (TypeError, ValueError):
+            low, high = _bounds(array)
     mine = _bounds(array) if array.size else (low, low)
     return min(low, mine[0]), max(high, mine[1]) - min(low, mine[0])
 
