@@ -39,21 +39,24 @@ class Analysis:
         self.assigned: dict[ast.stmt, dict[str, ast.AST]] = {}
         self.returns: set[ast.stmt] = set()
         self._bound = frozenset(assigned_in(fn))
+        self._exposed: dict[ast.stmt, Names] = {}
         self._block(fn.body, _NONE)
         self._mark_returns(fn.body)
 
-    def _block(self, body: Sequence[ast.stmt], out: Names) -> Names:
+    def _block(self, body: Sequence[ast.stmt], out: Names, note: bool = True) -> Names:
+        """Names live before statements after which `out` are; `note`: write down what is found."""
         for stmt in reversed(body):
-            self.live_after[stmt] = out
-            out = self._stmt(stmt, out)
+            if note:
+                self.live_after[stmt] = out
+            out = self._stmt(stmt, out, note)
         return out
 
-    def _stmt(self, stmt: ast.stmt, out: Names) -> Names:
+    def _stmt(self, stmt: ast.stmt, out: Names, note: bool) -> Names:
         if isinstance(stmt, ast.If):
-            inside = self._block(stmt.body, out) | self._block(stmt.orelse, out)
+            inside = self._block(stmt.body, out, note) | self._block(stmt.orelse, out, note)
             return reads(stmt.test) | inside
         if isinstance(stmt, (ast.For, ast.While)):
-            return self._loop(stmt, out)
+            return self._loop(stmt, out, note)
         if isinstance(stmt, ast.Return):
             return reads(stmt.value)
         if isinstance(stmt, ast.Assign):
@@ -66,14 +69,21 @@ class Analysis:
             return out | self._bound  # its prompt shows every name
         return reads(stmt) | out
 
-    def _loop(self, stmt: ast.For | ast.While, out: Names) -> Names:
-        bound = targets(stmt.target) if isinstance(stmt, ast.For) else _NONE
-        head = out | (reads(stmt.test) if isinstance(stmt, ast.While) else _NONE)
-        head |= self._block(stmt.body, head) - bound
-        self._block(stmt.body, head)  # the body's end is the head: once more, with all names
-        self.live_head[stmt] = head
-        self.assigned[stmt] = assigned_in(stmt)
+    def _loop(self, stmt: ast.For | ast.While, out: Names, note: bool) -> Names:
+        head = out | self._exposed_in(stmt)
+        if note:
+            self._block(stmt.body, head)  # the body's end is the head
+            self.live_head[stmt] = head
+            self.assigned[stmt] = assigned_in(stmt)
         return head | (reads(stmt.iter) if isinstance(stmt, ast.For) else _NONE)
+
+    def _exposed_in(self, stmt: ast.For | ast.While) -> Names:
+        """Names that a round reads before it assigns them; worked out once, as loops nest."""
+        if stmt not in self._exposed:
+            inside = self._block(stmt.body, _NONE, note=False)
+            self._exposed[stmt] = inside - targets(stmt.target) if isinstance(stmt, ast.For) \
+                else inside | reads(stmt.test)
+        return self._exposed[stmt]
 
     def _mark_returns(self, body: Sequence[ast.stmt]) -> bool:
         found = False

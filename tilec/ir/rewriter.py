@@ -74,7 +74,7 @@ class _Driver:
             self.work[op] = None
 
     def visit(self, op: Op) -> bool:
-        if self.remove_dead and op.pure and not any(r.uses for r in op.results):
+        if self.remove_dead and not any(r.uses for r in op.results) and op.pure:
             self.erase(op)
             return True
         before, after, block, old = op.prev, op.next, op.parent, list(op.operands)

@@ -198,7 +198,7 @@ def _plan(value: Value, layout: Layout, plan: _Slice, limit: int) -> bool:
         else:
             # An op whose only users are this conversion and its likes moves instead of being
             # copied.
-            if len(value.uses) > 1 and not all(_converts_to(u, layout) for u in value.users):
+            if len(value.uses) > 1 and not all(_converts_to(u, layout) for u, _ in value.uses):
                 plan.cost += prod(shape_of(value.type)) * (HEAVY if _heavy(source) else 1)
             plan.copies[key] = source
             work += _tiles_needed(source, layout)
