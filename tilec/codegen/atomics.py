@@ -61,7 +61,7 @@ def _one(cg: CodeGen, op: ops.AtomicRmw, sem: str, pointer: Reg, value: Reg, pre
          wanted: bool) -> Reg:
     """One atomic; its old value as bits."""
     t = scalar_of(op.value.type)
-    if t.name == "bf16" and cg.target.sm < 90:
+    if t.name == "bf16" and not cg.target.has("red.add.bf16"):
         return _compare_and_swap(cg, op, sem, pointer, value, pred)
     e, letter = cg.e, _LETTERS[t.bits]
     bits = e.bitcast(value, f"i{t.bits}", 0)

@@ -31,10 +31,9 @@ from tilec.errors import CompilationError
 from tilec.ir.core import UNKNOWN, Func, Module, Value
 from tilec.ir.descriptors import TENSOR_MAP_BYTES
 from tilec.ir.ops.gpu import GridDependencyWait
-from tilec.ir.ops.hopper import AsyncAccess
 from tilec.ir.remarks import recorded
 from tilec.ir.types import MemDesc, Pointer, Scalar, TensorMap, Token, bf16, element_of
-from tilec.target import CLUSTER_SM, Target
+from tilec.target import Lack, Target
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,14 @@ def to_llir(module: Module, target: Target) -> LLIR:
     """LLVM IR of the module's kernel. Every tensor must have a layout and every op that needs
     scratch memory its offset. Raises CompilationError where an op has no lowering."""
     (func,) = module.funcs
-    _refuse_unlowered(func, target)
-    if target.sm < 80:
-        _refuse_bf16(func, target)
+    _refuse_unlowered(func)
+    if lack := target.lacks("cvt.bf16"):
+        _refuse_bf16(func, target, lack)
     if module.attributes.get("launch_pdl", False):
         _refuse_early(func)
-    if module.num_ctas > 1 and target.sm < CLUSTER_SM:
+    if module.num_ctas > 1 and (lack := target.lacks("barrier.cluster")):
         raise CompilationError(f"@{func.name} has num_ctas = {module.num_ctas}, which needs "
-                               f"sm_{CLUSTER_SM} or later, the target is {target}",
+                               f"{lack.needs}, the target is {target}",
                                None if func.loc is UNKNOWN else func.loc, "leave num_ctas out")
     cg = CodeGen(func, module.num_warps, target)
     if recorded():
@@ -74,24 +73,22 @@ def to_llir(module: Module, target: Target) -> LLIR:
                 module.num_warps, tuple(str(a.type) for a in func.args))
 
 
-def _refuse_unlowered(func: Func, target: Target) -> None:
+def _refuse_unlowered(func: Func) -> None:
     for op in func.walk():
-        if isinstance(op, AsyncAccess) and target.name != "sm_90a":
-            raise CompilationError(f"{op.name} needs sm_90a, the target is {target}", op.loc)
         if lower.get(type(op)) is None and not op.terminator:
             raise CompilationError(f"{op.name} is not lowered yet",
                                    None if op.loc is UNKNOWN else op.loc)
 
 
-def _refuse_bf16(func: Func, target: Target) -> None:
+def _refuse_bf16(func: Func, target: Target, lack: Lack) -> None:
     for op in func.walk():
         for value in (*op.operands, *op.results):
             if isinstance(value.type, MemDesc | TensorMap | Token):
                 continue
             element = element_of(value.type)
             if bf16 in (element, getattr(element, "pointee", None)):
-                raise CompilationError(f"bf16 needs sm_80 or later, the target is {target}",
-                                       op.loc, "use f16 or f32 on this target")
+                raise CompilationError(f"bf16 needs {lack.needs}, the target is {target}",
+                                       op.loc, lack.advice)
 
 
 def _refuse_early(func: Func) -> None:

@@ -116,7 +116,7 @@ def _modifiers(cg: CodeGen, op: Any) -> tuple[str, Reg | None]:
     if getattr(op, "volatile", False):
         return ".volatile.global", None
     name = op.eviction
-    if op.cache or name in ("", "evict_normal") or cg.target.ptx_version < 74 or cg.target.sm < 80:
+    if op.cache or name in ("", "evict_normal") or not cg.target.has("createpolicy"):
         return ".global" + op.cache, None
 
     return f".global.L1::{name}.L2::cache_hint", cache_policy(cg, name)

@@ -19,7 +19,7 @@ from tilec.codegen.memory import DEAD, Lanes, both, is_copy, live_register, owne
 from tilec.errors import CompilationError
 from tilec.ir import ops
 from tilec.ir.buffers import access_map, copy_access, stage_bytes
-from tilec.ir.core import Op, Value
+from tilec.ir.core import Value
 from tilec.ir.fragment import SharedTile, shared_tile
 from tilec.ir.swizzle import best_route
 from tilec.ir.types import MemDesc
@@ -95,15 +95,8 @@ def _store(cg: CodeGen, op: ops.SharedStore) -> None:
 
 
 # ---- asynchronous copies
-def _need_async(cg: CodeGen, op: Op) -> None:
-    if cg.target.sm < 80:
-        raise CompilationError(f"{op.name} needs sm_80 or later, the target is {cg.target}", op.loc,
-                               "compile the loop with num_stages = 1 for this target")
-
-
 @lower(ops.AsyncCopy)
 def _copy(cg: CodeGen, op: ops.AsyncCopy) -> None:
-    _need_async(cg, op)
     e, frag, buffer = cg.e, fragment_of(op.ptr), _buffer(op.buffer)
     t = op.buffer.type
     assert isinstance(t, MemDesc)
@@ -146,11 +139,9 @@ def _cp_async(cg: CodeGen, target: Reg, source: Reg, size: int, where: Reg | Non
 
 @lower(ops.AsyncCommit)
 def _commit(cg: CodeGen, op: ops.AsyncCommit) -> None:
-    _need_async(cg, op)
     cg.e.call_void("llvm.nvvm.cp.async.commit.group", ())
 
 
 @lower(ops.AsyncWait)
 def _wait(cg: CodeGen, op: ops.AsyncWait) -> None:
-    _need_async(cg, op)
     cg.e.call_void("llvm.nvvm.cp.async.wait.group", (cg.e.const(op.pending, "i32"),))
