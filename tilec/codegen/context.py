@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from tilec.codegen.emit import SHARED, DebugInfo, Emit, Reg, llvm_element
 from tilec.codegen.shuffle import from_lane
@@ -23,6 +24,9 @@ from tilec.ir.rules import Rules
 from tilec.ir.scratch import tile_fragment
 from tilec.ir.types import Tensor, element_of
 from tilec.target import Target
+
+if TYPE_CHECKING:
+    from tilec.codegen.checks import Checks
 
 lower = Rules("LLVM lowering")
 compute = Rules("elementwise lowering")
@@ -49,6 +53,7 @@ class CodeGen:
         self.func = func
         self.target = target
         self.here: Op | None = None  # what is being lowered
+        self.checks: Checks | None = None
         self.warps = Warps(0, num_warps, 0, 1)
         self.e = Emit(self._permit)
         self.axis = AxisAnalysis(func)

@@ -45,11 +45,6 @@ def _breakpoint(cg: CodeGen, op: ops.Breakpoint) -> None:
          "gpu or lowered (TILEC_RUN)")
 
 
-@lower(ops.Assume)
-def _nothing(cg: CodeGen, op: ops.Assume) -> None:
-    """Analyses of the IR have used a promise; LLVM gains nothing from it."""
-
-
 @lower(ops.Return)
 def _return(cg: CodeGen, op: ops.Return) -> None:
     cg.e.do("ret void")

@@ -24,6 +24,7 @@ from tilec.codegen import (  # noqa: F401  (their rules)
     shared,
     wgmma,
 )
+from tilec.codegen.checks import Check, Checks
 from tilec.codegen.context import SMEM, CodeGen, lower
 from tilec.codegen.emit import Reg, llvm_element
 from tilec.codegen.explain import explain
@@ -38,13 +39,15 @@ from tilec.target import Lack, Target
 
 @dataclass(frozen=True)
 class LLIR:
-    """LLVM IR of one kernel. params: the types of its parameters in order, for the launcher."""
+    """LLVM IR of one kernel. params: the types of the author's parameters in order, for the
+    launcher. checks: those that are in it, by their numbers, from 1 on."""
 
     text: str
     name: str
     shared_bytes: int
     num_warps: int
     params: tuple[str, ...]
+    checks: tuple[Check, ...] = ()
 
 
 def to_llir(module: Module, target: Target) -> LLIR:
@@ -63,6 +66,8 @@ def to_llir(module: Module, target: Target) -> LLIR:
     cg = CodeGen(func, module.num_warps, target)
     if recorded():
         explain(cg)
+    if module.attributes.get("checks", False):
+        cg.checks = Checks(cg)
     for i, arg in enumerate(func.args):
         cg.env[arg] = _argument(cg, arg, i)
     for op in func.body:
@@ -70,7 +75,8 @@ def to_llir(module: Module, target: Target) -> LLIR:
     name = symbol(func.name)
     text = _module_text(cg, func, name, int(module.attributes.get("maxnreg", 0)), module.num_ctas)
     return LLIR(text, name, int(module.attributes.get("shared", 0)),
-                module.num_warps, tuple(str(a.type) for a in func.args))
+                module.num_warps, tuple(str(a.type) for a in func.args),
+                () if cg.checks is None else tuple(cg.checks.found))
 
 
 def _refuse_unlowered(func: Func) -> None:
@@ -118,7 +124,8 @@ def _argument(cg: CodeGen, arg: Value, index: int) -> Reg:
     return cg.e.compare("ne", byte, cg.e.const(0, "i8"))
 
 
-def _parameters(func: Func) -> str:
+def _parameters(cg: CodeGen, func: Func) -> str:
+    """The function's; before the tensor maps that a launch makes, those of the checks."""
     shown = []
     for i, (arg, attrs) in enumerate(zip(func.args, func.arg_attrs, strict=True)):
         if isinstance(arg.type, TensorMap):
@@ -129,6 +136,9 @@ def _parameters(func: Func) -> str:
         if isinstance(arg.type, Pointer):
             elem += f" align {max(arg.type.pointee.bytes, attrs.get('divisibility', 1))}"
         shown.append(f"{elem} %p{i}")
+    if cg.checks is not None:
+        at = sum(not isinstance(arg.type, TensorMap) for arg in func.args)
+        shown[at:at] = cg.checks.parameters()
     return ", ".join(shown)
 
 
@@ -136,7 +146,7 @@ def _module_text(cg: CodeGen, func: Func, name: str, maxnreg: int, num_ctas: int
     e, threads = cg.e, 32 * cg.num_warps
     parts = [*e.globals.values(), f"{SMEM} = external addrspace(3) global [0 x i8], align 1024",
              *sorted(e.declared.values())]
-    parts.append(f"define ptx_kernel void @{name}({_parameters(func)}) #0 "
+    parts.append(f"define ptx_kernel void @{name}({_parameters(cg, func)}) #0 "
                  f"!dbg !{cg.debug.subprogram} {{")
     parts += ["start:", *e.locals.values(), *e.entry, *e.lines, "}"]
     limit = f' "nvvm.maxnreg"="{maxnreg}"' if maxnreg else ""

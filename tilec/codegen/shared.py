@@ -13,6 +13,7 @@ from tilec.codegen.access import (
     store_matrices,
     store_route,
 )
+from tilec.codegen.checks import Guard
 from tilec.codegen.context import SMEM, CodeGen, fragment_of, lower
 from tilec.codegen.emit import SHARED, Reg
 from tilec.codegen.memory import DEAD, Lanes, both, is_copy, live_register, owner, plain
@@ -114,13 +115,15 @@ def _copy(cg: CodeGen, op: ops.AsyncCopy) -> None:
         [(r, buffer.parts[part] * buffer.part_elements * size) for part, r in groups],
         _within(cg, cg.scalar(op.buffer)))
     pointers, mask, lanes = cg.tile(op.ptr), plain(cg, op.mask), Lanes(e)
-    sources = []
+    sources, guard = [], Guard(cg, op, op.ptr)
     for part, r in groups:
         register = part * each + r
         pointer, offset = lanes.pointer(pointers, register)
         live = live_register(cg, frag, register)
-        where = live if live == DEAD else both(e, live, lanes.element(mask, register))
+        where = live if live == DEAD else guard.allowed(
+            pointer, offset, width * size, both(e, live, lanes.element(mask, register)))
         sources.append((cg.shift(pointer, offset), where))
+    guard.report()
     with e.when(owner(cg, frag), "copy"):
         for target, (source, where) in zip(targets, sources, strict=True):
             if where != DEAD:

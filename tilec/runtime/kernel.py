@@ -41,7 +41,7 @@ from tilec.ir.printer import print_module
 from tilec.ir.tensor_maps import MapRecipe, recipes
 from tilec.ir.types import layout_of
 from tilec.language.values import constexpr
-from tilec.runtime import host
+from tilec.runtime import checks, host
 from tilec.runtime.cache import DiskCache, source_fingerprint
 from tilec.runtime.launch import Launcher
 from tilec.runtime.loading import load
@@ -95,6 +95,8 @@ class CompiledKernel:
         self.signature = dict(signature)
         self.constexprs = dict(constexprs)
         self.target = target
+        if options.debug:
+            options = replace(options, find_boxes=False)  # checks are of accesses by pointers
         self.options = options
         self.name = fn.name
         self.num_warps, self.num_stages = options.num_warps, options.num_stages
@@ -130,6 +132,8 @@ class CompiledKernel:
         for name in ("num_stages", "maxnreg", "launch_pdl", "find_boxes", "num_ctas"):
             if getattr(options, name) != Options.__dataclass_fields__[name].default:
                 module.attributes[name] = getattr(options, name)
+        if options.debug:
+            module.attributes["checks"] = True
         return module
 
     def _compile(self, stop_at: str, keep: bool, instruments: Sequence[Instrument] = ()
@@ -199,7 +203,8 @@ class CompiledKernel:
         return Compiled(self.target, self.options, meta["name"], ptx=files["ptx"].decode(),
                         llir_text=files["ll"].decode(), threads=meta["threads"],
                         shared=meta["shared"], linked=linked,
-                        maps=list(map(from_json, meta["maps"])))
+                        maps=list(map(from_json, meta["maps"])),
+                        checks=checks.from_json(meta["checks"]))
 
     def _to_disk(self, key: str, made: Compiled) -> None:
         linked = made.linked
@@ -207,7 +212,8 @@ class CompiledKernel:
         usage = [linked.n_regs, linked.n_spills, linked.stack, linked.static_shared,
                  linked.assembler]
         meta = {"name": made.name, "threads": made.threads, "shared": made.shared,
-                "log": linked.log, "usage": usage, "maps": list(map(to_json, made.maps))}
+                "log": linked.log, "usage": usage, "maps": list(map(to_json, made.maps)),
+                "checks": checks.to_json(made.checks)}
         _DISK.put(key, {"meta.json": json.dumps(meta).encode(), "cubin": linked.cubin,
                         "ptx": made.ptx.encode(), "ll": made.llir_text.encode()})
 
@@ -299,6 +305,11 @@ class CompiledKernel:
                                   "tilec-run takes LLVM IR")
 
     @property
+    def param_types(self) -> list[str]:
+        """The types of the author's launch parameters."""
+        return param_types(self.signature.values())
+
+    @property
     def maps(self) -> list[MapRecipe]:
         """The tensor maps that a launch makes; of a compilation that went on from edited PTX or
         LLVM IR, those that it was made from."""
@@ -346,7 +357,10 @@ class CompiledKernel:
             made = self.lower()
             with self._lock:
                 loaded = load(made, index)
-                found = Launcher(loaded.function, param_types(self.signature.values()), index,
+                types = self.param_types
+                if self.options.debug:
+                    types = types + checks.added_types(types)
+                found = Launcher(loaded.function, types, index,
                                  [maker.on_device for maker in makers(self.maps)],
                                  self.options.launch_pdl, partial(self._launch_by_pointers, index),
                                  self.name, self.options.num_ctas)

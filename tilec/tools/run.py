@@ -131,7 +131,7 @@ def execute(content: Module | str, func: str, arrays: Sequence[Any], grid: tuple
         parsed = sim.parse(content)
         maps = [maker.in_simulator(arrays, grid) for maker in makers(of_text(content))]
         sim.run(parsed, pick(func, list(parsed.kernels)), [*arrays, *maps], grid, threads,
-                shared_bytes=shared, seed=seed, check=knobs.check)
+                shared_bytes=shared, seed=seed, check=knobs.check == "1")
 
 
 def pick(func: str, names: list[str]) -> str:
