@@ -26,7 +26,6 @@ import support
 import tilec
 import tilec.language as tl
 import tilec.language.gpu as tlg
-from tilec.target import CLUSTER_SM
 
 NEG_INF = tl.constexpr(float("-inf"))
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # the lowest finite float32
@@ -223,7 +222,7 @@ def launch(kernel: Any, x: Any, args: tuple[Any, ...], out: Any, how: How | None
     lanes, (rows, cols) = 16 // x.itemsize, x.shape
     if how is None:
         few = rows < support.multiprocessors() and cols >= 1024 * lanes
-        how = SHARED if few and support.sm() >= CLUSTER_SM else \
+        how = SHARED if few and support.target().has("barrier.cluster") else \
             WHOLE if cols <= 32 * lanes * WHOLE[0] * WHOLE[1] else BLOCKS
     most, accesses, registers, programs = how
     block = min(tilec.next_power_of_2(tilec.cdiv(cols, programs)), 32 * lanes * most * accesses)

@@ -12,7 +12,7 @@ import numpy as np
 
 import tilec
 from tilec import knobs
-from tilec.target import DEFAULT, GRID_DEPENDENCY_SM, Target
+from tilec.target import DEFAULT, Target
 
 NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16,
          "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "int8": np.int8, "int32": np.int32,
@@ -80,18 +80,18 @@ def programs(tiles: int) -> int:
 
 
 @functools.cache
-def sm() -> int:
-    """Of the GPU, or without one of the target: 90 for Hopper."""
+def target() -> Target:
+    """What the GPU can do, or without one the target."""
     torch = torch_gpu()
     if torch is None:
-        return Target.parse(knobs.target or DEFAULT).sm
+        return Target.parse(knobs.target or DEFAULT)
     major, minor = torch.cuda.get_device_capability()
-    return int(10 * major + minor)
+    return Target.parse(f"{major}{minor}")
 
 
 def overlapping() -> dict[str, bool]:
     """Launch options: a kernel may begin while the one before it ends, if the GPU can do that."""
-    return {"launch_pdl": sm() >= GRID_DEPENDENCY_SM}
+    return {"launch_pdl": target().has("griddepcontrol")}
 
 
 def place() -> str:

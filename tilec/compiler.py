@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tilec.codegen.checks import Check
 from tilec.codegen.cubin import LinkResult, link
 from tilec.codegen.llvm import emit_ptx
 from tilec.codegen.lower import LLIR, symbol, to_llir
@@ -122,12 +123,13 @@ LEVELS = (*IR_LEVELS, "llir", "ptx", "cubin")
 @dataclass(frozen=True)
 class Options:
     """What a launch may ask for. num_warps: warps per program, a power of two up to 32, or for a
-    kernel of the explicit level the sum of its roles' warps.
-    num_stages: depth of software pipelines. debug: keep device asserts. maxnreg: most registers
-    a thread, so that more programs share an SM; 0 leaves it to ptxas. launch_pdl: programmatic
-    dependent launch: the kernel may begin while the one before it in the stream ends, and waits
-    for that before it accesses memory. find_boxes: tiles of pointers that are boxes of a matrix may
-    go by TMA. num_ctas: programs a cluster, consecutive along axis 0 of the grid."""
+    kernel of the explicit level the sum of its roles' warps. num_stages: depth of software
+    pipelines. debug: keep device asserts, and check accesses, promises and waits (docs/levels.md).
+    maxnreg: most registers a thread, so that more programs share an SM; 0 leaves it to ptxas.
+    launch_pdl: programmatic dependent launch: the kernel may begin while the one before it in the
+    stream ends, and waits for that before it accesses memory. find_boxes: tiles of pointers that
+    are boxes of a matrix may go by TMA. num_ctas: programs a cluster, consecutive along axis 0 of
+    the grid."""
 
     num_warps: int = 4
     num_stages: int = 3
@@ -202,7 +204,7 @@ class Compiled:
     """What a compilation made, as far as it went. The modules are there only if they were asked
     to be kept. name: as in the PTX; threads: of a CTA; shared: bytes of shared memory; edited: the
     file of TILEC_OVERRIDE_DIR that it went on from, if any; maps: tensor maps that a launch passes
-    after the author's arguments."""
+    after the author's arguments; checks: those that a debug compilation put in, by number."""
 
     target: Target
     options: Options
@@ -215,6 +217,7 @@ class Compiled:
     linked: LinkResult | None = None
     edited: Path | None = None
     maps: list[MapRecipe] = field(default_factory=list)
+    checks: tuple[Check, ...] = ()
 
     def hold(self, stage: Stage, copy: bool) -> None:
         """Keep the texts, and if `copy` the modules at the ends of levels."""
@@ -388,6 +391,7 @@ def compile_from(module: Module, target: Target, stop_at: str = "cubin") -> Comp
                       launch_pdl=bool(module.attributes.get("launch_pdl", False)),
                       find_boxes=bool(module.attributes.get("find_boxes", True)),
                       num_ctas=module.num_ctas)
+    module.attributes.pop("checks", None)  # only the launch of a kernel knows what they need
     made = Compiled(target, options, symbol(module.funcs[0].name))
     own = [i for i in range(len(PIPELINE) + 1) if stage_level(i) == module.level]
     early = module.level == "tile" or any(isinstance(op, DescriptorOp) for op in module.walk())
@@ -407,6 +411,7 @@ def _below(level: str, content: Module | str | bytes, target: Target, keep: Comp
         assert isinstance(content, Module)
         llir = _to_llir(content, target)
         if keep is not None:
+            keep.checks = llir.checks
             keep.shared, keep.threads = llir.shared_bytes, 32 * llir.num_warps
             keep.maps = recipes(content.funcs[0])
         return llir.text

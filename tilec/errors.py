@@ -116,6 +116,10 @@ class SimulatorError(TilecError):
     """The PTX simulator found a bad access, a deadlock or an instruction it does not know."""
 
 
+class CheckError(TilecError):
+    """A check failed that TILEC_CHECK=gpu, or debug=True, compiled into a kernel."""
+
+
 class LaunchError(TilecError):
     """A kernel was called with arguments, a grid or options that do not fit it."""
 

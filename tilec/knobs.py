@@ -30,7 +30,7 @@ verify: bool
 cache: bool
 cache_dir: str
 seed: int
-check: bool
+check: str
 run: str
 interpret: bool
 target: str
@@ -59,6 +59,15 @@ def _flag(value: object) -> bool:
     if text in _FALSE:
         return False
     raise ValueError("1 or 0")
+
+
+def _check(value: object) -> str:
+    """"" for none, else "1" or "gpu"."""
+    text = str(value).strip().lower()
+    try:
+        return "gpu" if text == "gpu" else "1" if _flag(text) else ""
+    except ValueError:
+        raise ValueError("1, 0 or gpu") from None
 
 
 def _natural(value: object) -> int:
@@ -133,9 +142,9 @@ KNOBS: tuple[Knob, ...] = (
     Knob("seed", "integer", "0",
          "order of programs and warps, and of async completions, when run on a CPU",
          _natural, launch=False),
-    Knob("check", "0, 1", "0",
-         "look for races and uninitialised values in what runs as PTX on a CPU", _flag,
-         launch=False),
+    Knob("check", "0, 1, gpu", "0",
+         "1: look for races and uninitialised values in what runs as PTX on a CPU; gpu: put checks "
+         "of accesses and promises into every kernel, as `debug=True` does", _check),
     Knob("run", ", ".join(RUN_LEVELS), "",
          "run every launch at that level on the CPU", _run_level),
     Knob("interpret", "0, 1", "0", "1: short for TILEC_RUN=tile", _flag),

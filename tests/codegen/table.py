@@ -6,7 +6,7 @@ LLVM ends the process on what it cannot select, so the caller sees which kernel 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tests.codegen.kernels import DTYPES, FLAT, FLOATS, FP8, INTS, module, pointers
 from tilec.codegen.cubin import link
@@ -21,12 +21,12 @@ ATOMIC = ["i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64"]
 N = 128
 
 
-def expressions(dtype: str) -> Iterator[tuple[str, str]]:
-    """(op text in %a, %b, %c, result dtype) of everything `dtype` has."""
+def expressions(dtype: str, dtypes: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(op text in %a, %b, %c, result dtype) of everything `dtype` has, casts to `dtypes` too."""
     yield "tile.neg(%a)", dtype
     yield "tile.abs(%a)", dtype
     yield "tile.select(%c, %a, %b)", dtype
-    for other in DTYPES:
+    for other in dtypes:
         yield "tile.cast(%a)", other
         if dtype in FLOATS and other in ("f16", "bf16", "f32") and DTYPES[other].itemsize <= \
                 DTYPES[dtype].itemsize:
@@ -58,7 +58,7 @@ def reductions(dtype: str) -> Iterator[str]:
                f"tile.store(%x, %r{i})")
 
 
-def kernel(dtype: str) -> tuple[str, str]:
+def kernel(dtype: str, dtypes: Iterable[str]) -> tuple[str, str]:
     """(parameters, body) of one kernel with all of them."""
     kind = f"tensor<{N}x{dtype}, {FLAT}>"
     used = {dtype: "x"}
@@ -68,7 +68,7 @@ def kernel(dtype: str) -> tuple[str, str]:
     lines.insert(1, pointers("y", dtype, (N,), FLAT))
     params = [f"%x: ptr<{dtype}>", f"%y: ptr<{dtype}>", "%m: ptr<i1>"]
     used.setdefault("i1", "m")
-    for i, (text, result) in enumerate(expressions(dtype)):
+    for i, (text, result) in enumerate(expressions(dtype, dtypes)):
         if result not in used:
             used[result] = f"t_{result}"
             params.append(f"%t_{result}: ptr<{result}>")
@@ -93,9 +93,10 @@ def kernel(dtype: str) -> tuple[str, str]:
 def main() -> None:
     target = Target.parse(sys.argv[1])
     assert set(DTYPES) == {*INTS, *FLOATS, *FP8, "i1"}
-    for dtype in DTYPES:
+    dtypes = [d for d in DTYPES if d != "bf16" or target.has("cvt.bf16")]
+    for dtype in dtypes:
         print(dtype, end=" ", flush=True)
-        params, body = kernel(dtype)
+        params, body = kernel(dtype, dtypes)
         llir = to_llir(module(params, body), target)
         ptx = emit_ptx(llir.text, target)
         result = link(ptx, target, name=llir.name)

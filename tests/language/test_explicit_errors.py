@@ -239,8 +239,8 @@ def test_a_combine_function_only_computes():
 
 
 @pytest.mark.parametrize("target, how, message", [
-    ("sm_80", "block", "tlg.mbarrier needs sm_90, the target is sm_80"),
-    ("sm_90", "shapes", "tlg.wgmma needs sm_90a, the target is sm_90")])
+    ("sm_80", "block", "tlg.mbarrier needs sm_90a, the target is sm_80"),
+    ("sm_90", "shapes", "tlg.mbarrier needs sm_90a, the target is sm_90")])
 def test_older_targets(target, how, message):
     a, p = describe(np.zeros((64, 64), np.float16), (64, 64)), np.zeros(64, np.float16)
     with pytest.raises(CompilationError, match=message) as caught:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from tilec.codegen.context import CodeGen, thread_columns
-from tilec.codegen.emit import SHARED, Reg
+from tilec.codegen.emit import Reg
 from tilec.ir.linear import LinearLayout
 from tilec.ir.swizzle import Route, split_offsets
 
@@ -14,12 +14,12 @@ Address = Callable[[Reg], Reg]
 
 def load_matrices(cg: CodeGen) -> bool:
     """Whether the target has ldmatrix."""
-    return cg.target.sm >= 75
+    return cg.target.has("ldmatrix")
 
 
 def store_matrices(cg: CodeGen) -> bool:
     """Whether the target has stmatrix."""
-    return cg.target.sm >= 90 and cg.target.ptx_version >= 78
+    return cg.target.has("stmatrix")
 
 
 def load_route(cg: CodeGen, route: Route, elem: str, size: int, address: Address, more: int = 0
@@ -65,8 +65,7 @@ def _ldmatrix(cg: CodeGen, pointer: Reg, count: int, trans: bool) -> list[Reg]:
     e = cg.e
     result = "i32" if count == 1 else "{" + ", ".join(["i32"] * count) + "}"
     name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if trans else ''}.b16.p3"
-    e.declared[name] = f"declare {result} @{name}({SHARED})"
-    whole = e.new(f"call {result} @{name}({SHARED} {pointer.ref})", result)
+    whole = e.call(name, result, 0, (pointer,))
     if count == 1:
         return [whole]
     return [e.new(f"extractvalue {result} {whole.ref}, {i}", "i32") for i in range(count)]

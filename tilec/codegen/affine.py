@@ -154,11 +154,6 @@ def _cast(cg: CodeGen, op: ops.Cast) -> None:
         lower_elementwise(cg, op)
 
 
-@lower(ops.Hint)
-def _hint(cg: CodeGen, op: ops.Hint) -> None:
-    cg.env[op.result] = cg.env[op.x]
-
-
 @compute(ops.AddPtr)
 def _add_scalars(cg: CodeGen, op: ops.AddPtr, pointer: Reg, offset: Reg) -> Reg:
     e = cg.e

@@ -6,6 +6,7 @@ acquire, and several operations share one fence.
 
 from __future__ import annotations
 
+from tilec.codegen.checks import Guard
 from tilec.codegen.context import CodeGen, fragment_of, lower
 from tilec.codegen.emit import Reg
 from tilec.codegen.memory import DEAD, Lanes, both, is_copy, live_register, owner
@@ -32,7 +33,7 @@ def _atomic(cg: CodeGen, op: ops.AtomicRmw) -> None:
     if not alone and op.sem != "relaxed":
         _fence(cg, op)
     sem = op.sem if alone else "relaxed"
-    lanes, mine = Lanes(cg.e), owner(cg, frag)
+    lanes, mine, guard = Lanes(cg.e), owner(cg, frag), Guard(cg, op, op.ptr)
     results = []
     for r in range(count):
         live = None if frag is None else live_register(cg, frag, r)
@@ -41,8 +42,10 @@ def _atomic(cg: CodeGen, op: ops.AtomicRmw) -> None:
             continue
         pred = both(cg.e, mine, live, None if mask is None else lanes.of(mask, r))
         pointer, offset = lanes.pointer(pointers, r)
+        pred = guard.allowed(pointer, offset, scalar_of(op.value.type).bytes, pred)
         results.append(_one(cg, op, sem, cg.shift(pointer, offset), lanes.of(values, r), pred,
                             wanted))
+    guard.report()
     if not alone and op.sem != "relaxed":
         _fence(cg, op)
     if wanted:
@@ -61,7 +64,7 @@ def _one(cg: CodeGen, op: ops.AtomicRmw, sem: str, pointer: Reg, value: Reg, pre
          wanted: bool) -> Reg:
     """One atomic; its old value as bits."""
     t = scalar_of(op.value.type)
-    if t.name == "bf16" and cg.target.sm < 90:
+    if t.name == "bf16" and not cg.target.has("red.add.bf16"):
         return _compare_and_swap(cg, op, sem, pointer, value, pred)
     e, letter = cg.e, _LETTERS[t.bits]
     bits = e.bitcast(value, f"i{t.bits}", 0)

@@ -153,11 +153,12 @@ def f32_to_bf16(cg: CodeGen, x: Reg) -> Reg:
 
 def _f32_toward_zero(cg: CodeGen, x: Reg, dst: Scalar) -> Reg:
     elem = llvm_element(dst)
-    if cg.target.sm < 80:
+    name = "ff2bf16x2.rz" if elem == "bfloat" else "ff2f16x2.rz"
+    if not cg.target.has(name):
         return cg.e.per_lane(lambda v: cg.e.asm("cvt.rz.f16.f32 $0, $1;", "=h,f", (v,), (elem,),
                                                 effects=False)[0], x)
-    name = "llvm.nvvm.ff2bf16x2.rz" if elem == "bfloat" else "llvm.nvvm.ff2f16x2.rz"
-    return in_pairs(cg.e, lambda low, high: cg.e.call(name, elem, 2, (high, low)), x, elem)
+    return in_pairs(cg.e, lambda low, high: cg.e.call(f"llvm.nvvm.{name}", elem, 2, (high, low)), x,
+                    elem)
 
 
 def in_pairs(e: Emit, f: Callable[[Reg, Reg], Reg], x: Reg, elem: str) -> Reg:
@@ -173,8 +174,7 @@ def in_pairs(e: Emit, f: Callable[[Reg, Reg], Reg], x: Reg, elem: str) -> Reg:
 
 # ---- fp8
 def _converts_fp8(cg: CodeGen) -> bool:
-    """Whether the target has the instructions; sm_89 has them from PTX 8.1 on."""
-    return cg.target.has_fp8_convert and cg.target.ptx_version >= (81 if cg.target.sm == 89 else 78)
+    return cg.target.has("e4m3x2")
 
 
 def fp8_to_f16(cg: CodeGen, x: Reg, name: str) -> Reg:

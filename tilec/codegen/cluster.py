@@ -8,27 +8,16 @@ from __future__ import annotations
 from tilec.codegen.context import CodeGen, lower
 from tilec.codegen.emit import CLUSTER, Reg
 from tilec.codegen.shared import load_buffer
-from tilec.errors import CompilationError
 from tilec.ir import ops
-from tilec.ir.core import Op
-from tilec.target import CLUSTER_SM
-
-
-def _need_clusters(cg: CodeGen, op: Op) -> None:
-    if cg.target.sm < CLUSTER_SM:
-        raise CompilationError(f"{op.name} needs sm_{CLUSTER_SM} or later, the target is "
-                               f"{cg.target}", op.loc)
 
 
 @lower(ops.ClusterRank)
 def _rank(cg: CodeGen, op: ops.ClusterRank) -> None:
-    _need_clusters(cg, op)
     cg.env[op.result] = cg.special("cluster.ctarank")
 
 
 @lower(ops.ClusterBarrier)
 def _barrier(cg: CodeGen, op: ops.ClusterBarrier) -> None:
-    _need_clusters(cg, op)
     cg.e.asm("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;", "",
              (), (), convergent=True)
 

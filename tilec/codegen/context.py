@@ -6,21 +6,27 @@ operands' registers instead: scalars, or vectors of any one width.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from tilec.codegen.emit import SHARED, DebugInfo, Emit, Reg, llvm_element
 from tilec.codegen.shuffle import from_lane
 from tilec.codegen.values import Tile, full, uniform, whole
+from tilec.errors import CompilationError
 from tilec.ir.axis import AxisAnalysis
-from tilec.ir.core import Block, Func, Op, Value
+from tilec.ir.core import UNKNOWN, Block, Func, Op, Value
 from tilec.ir.fragment import Fragment
 from tilec.ir.linear import LinearLayout
 from tilec.ir.rules import Rules
 from tilec.ir.scratch import tile_fragment
 from tilec.ir.types import Tensor, element_of
 from tilec.target import Target
+
+if TYPE_CHECKING:
+    from tilec.codegen.checks import Checks
 
 lower = Rules("LLVM lowering")
 compute = Rules("elementwise lowering")
@@ -46,8 +52,10 @@ class CodeGen:
     def __init__(self, func: Func, num_warps: int, target: Target) -> None:
         self.func = func
         self.target = target
+        self.here: Op | None = None  # what is being lowered
+        self.checks: Checks | None = None
         self.warps = Warps(0, num_warps, 0, 1)
-        self.e = Emit()
+        self.e = Emit(self._permit)
         self.axis = AxisAnalysis(func)
         self.debug = DebugInfo(func.name, func.loc)
         self.env: dict[Value, Reg | Tile] = {}
@@ -92,7 +100,21 @@ class CodeGen:
     def op(self, op: Op) -> None:
         """Lower one op."""
         self.e.dbg = self.debug.at(op.loc)
+        outer, self.here = self.here, op
         lower[type(op)](self, op)
+        self.here = outer
+
+    def _permit(self, text: str) -> None:
+        for instruction in instructions(text):
+            self.need(instruction)
+
+    def need(self, instruction: str) -> None:
+        """CompilationError at the op being lowered, if the target lacks what it needs."""
+        lack = self.target.lacks(instruction)
+        if lack is not None and self.here is not None:
+            op = self.here
+            raise CompilationError(f"{op.name} needs {lack.needs}, the target is {self.target}",
+                                   None if op.loc is UNKNOWN else op.loc, lack.advice)
 
     # ---- threads
     @property
@@ -189,6 +211,18 @@ class CodeGen:
             return pointer
         return self.e.new(f"getelementptr i8, {pointer.elem} {pointer.ref}, i64 {offset}",
                           pointer.elem)
+
+
+# After the start, a `;`, a brace or a label, perhaps a predicate, then a dotted name.
+_INSTRUCTION = re.compile(r"(?:^|[;{}]|\b[A-Z]\w*:)\s*(?:@[^ ]+\s+)?([a-z]\w*(?:[.:]+\w+)*)")
+
+
+@lru_cache(maxsize=4096)
+def instructions(text: str) -> tuple[str, ...]:
+    """The instructions of inline PTX, or that of an intrinsic of NVVM; LLVM's own have none."""
+    if text.startswith("llvm."):
+        return (text.removeprefix("llvm.nvvm."),) if text.startswith("llvm.nvvm.") else ()
+    return tuple(name.replace("::", ".") for name in _INSTRUCTION.findall(text))
 
 
 def fragment_of(value: Value) -> Fragment:

@@ -9,11 +9,10 @@ from typing import NamedTuple
 from tilec.codegen.context import CodeGen, lower
 from tilec.codegen.emit import POINTER, Reg
 from tilec.codegen.values import Index, Tile, whole
-from tilec.errors import CompilationError, note
+from tilec.errors import note
 from tilec.ir import ops
 from tilec.ir.core import Block, Op, Value
 from tilec.ir.types import scalar_of
-from tilec.target import GRID_DEPENDENCY_SM
 
 _AXES = "xyz"
 _SMALL_STEP = 1 << 16
@@ -36,9 +35,6 @@ def _barrier(cg: CodeGen, op: ops.Barrier) -> None:
 
 @lower(ops.GridDependencyWait, ops.GridDependencyLaunch)
 def _grid_dependency(cg: CodeGen, op: Op) -> None:
-    if cg.target.sm < GRID_DEPENDENCY_SM:
-        raise CompilationError(f"{op.name} needs sm_{GRID_DEPENDENCY_SM} or later, the target is "
-                               f"{cg.target}", op.loc)
     what = "wait" if isinstance(op, ops.GridDependencyWait) else "launch_dependents"
     cg.e.asm(f"griddepcontrol.{what};", "", (), (), convergent=True)
 
@@ -47,11 +43,6 @@ def _grid_dependency(cg: CodeGen, op: Op) -> None:
 def _breakpoint(cg: CodeGen, op: ops.Breakpoint) -> None:
     note(op.loc, f"{op.loc}: breakpoint() is left out of PTX; it acts where a kernel runs at tile, "
          "gpu or lowered (TILEC_RUN)")
-
-
-@lower(ops.Assume)
-def _nothing(cg: CodeGen, op: ops.Assume) -> None:
-    """Analyses of the IR have used a promise; LLVM gains nothing from it."""
 
 
 @lower(ops.Return)

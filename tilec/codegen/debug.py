@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilec.codegen import casts
+from tilec.codegen.checks import Check
 from tilec.codegen.context import CodeGen, fragment_of, lower
 from tilec.codegen.emit import POINTER, Emit, Reg
 from tilec.codegen.memory import DEAD, both, is_copy, live_register, owner
 from tilec.ir import ops
 from tilec.ir.core import Value
-from tilec.ir.types import Scalar, Tensor, element_of
+from tilec.ir.types import Scalar, Tensor, element_of, pointee_of
 
 
 @lower(ops.Assert)
@@ -32,6 +33,11 @@ def _assert(cg: CodeGen, op: ops.Assert) -> None:
         assert failed is not None
     else:
         failed = e.binary("xor", cg.scalar(op.cond), e.const(True, "i1"))
+    if cg.checks is not None:
+        message = f": {op.message}" if op.message else ""
+        cg.checks.require(e.binary("xor", failed, e.const(True, "i1")), Check(
+            op.loc, f"assertion failed{message}", ""))
+        return
     fail, go_on = e.label("fail"), e.label("ok")
     e.branch(failed, fail, go_on)
     e.start(fail)
@@ -43,6 +49,80 @@ def _assert(cg: CodeGen, op: ops.Assert) -> None:
     e.declared["llvm.trap"] = "declare void @llvm.trap()"
     e.do("unreachable")
     e.start(go_on)
+
+
+@lower(ops.Assume)
+def _assume(cg: CodeGen, op: ops.Assume) -> None:
+    """Analyses of the IR have used a promise; LLVM gains nothing from it."""
+    if cg.checks is not None:
+        cg.checks.require(cg.scalar(op.cond), Check(
+            op.loc, "what this `assume` promises does not hold",
+            "compiled code relies on it; remove the `assume` or fix the call"))
+
+
+@lower(ops.Hint)
+def _hint(cg: CodeGen, op: ops.Hint) -> None:
+    cg.env[op.result] = cg.env[op.x]
+    if cg.checks is None:
+        return
+    promises = _divisible(cg, op), _in_runs(cg, op, "contiguity"), _in_runs(cg, op, "constancy")
+    for attribute, holds in zip(("divisibility", "contiguity", "constancy"), promises, strict=True):
+        if holds is not None:
+            cg.checks.require(holds, Check(
+                op.loc, f"this hint promises {attribute} {getattr(op, attribute)}, which does not "
+                "hold", "compiled code relies on it; remove the hint or fix the call"))
+
+
+def _divisible(cg: CodeGen, op: ops.Hint) -> Reg | None:
+    """Whether the first element of every run is divisible; None without a promise."""
+    e, x = cg.e, cg.whole(op.x)
+    if x.elem == POINTER:
+        x = e.convert("ptrtoint", x, "i64")
+    if not isinstance(op.x.type, Tensor):
+        divisor = max(op.divisibility, default=1)
+        return None if divisor == 1 else _multiple(cg, x, divisor)
+    frag, total = fragment_of(op.x), None
+    runs = op.contiguity or cg.axis.get(op.x).contiguity
+    for dim, divisor in enumerate(op.divisibility):
+        if divisor == 1:
+            continue
+        for r, lane in enumerate(e.lane_list(x)):
+            live = live_register(cg, frag, r)
+            if live == DEAD or is_copy(frag, r):
+                continue
+            place = e.int_op("add", cg.coordinate(frag, dim), frag.register_coords[r][dim])
+            inside = e.compare("ne", e.binary("urem", place, e.const(runs[dim], "i32")),
+                               e.const(0, "i32"))
+            fine = e.binary("or", inside, _multiple(cg, lane, divisor))
+            if live is not None:
+                fine = e.binary("or", fine, e.binary("xor", live, e.const(True, "i1")))
+            total = both(e, total, fine)
+    return total
+
+
+def _multiple(cg: CodeGen, x: Reg, divisor: int) -> Reg:
+    return cg.e.compare("eq", cg.e.binary("srem", x, cg.e.const(divisor, x.elem)),
+                        cg.e.const(0, x.elem))
+
+
+def _in_runs(cg: CodeGen, op: ops.Hint, attribute: str) -> Reg | None:
+    """Whether neighbours in a run that one thread holds differ by 1, or by nothing; that is what
+    its accesses rely on. None without a promise."""
+    if not isinstance(op.x.type, Tensor):
+        return None
+    e, frag, total = cg.e, fragment_of(op.x), None
+    x, unit = cg.whole(op.x), int(attribute == "contiguity")
+    if x.elem == POINTER:
+        x, unit = e.convert("ptrtoint", x, "i64"), unit * pointee_of(op.x.type).bytes
+    places = {place: r for r, place in enumerate(frag.register_coords) if not is_copy(frag, r)}
+    for dim, run in enumerate(getattr(op, attribute)):
+        for place, r in places.items():
+            before = places.get((*place[:dim], place[dim] - 1, *place[dim + 1:]))
+            if place[dim] % run == 0 or before is None or live_register(cg, frag, r) is not None:
+                continue
+            step = e.binary("sub", e.lane(x, r), e.lane(x, before))
+            total = both(e, total, e.compare("eq", step, e.const(unit, x.elem)))
+    return total
 
 
 @lower(ops.Print)

@@ -65,7 +65,7 @@ def in_f32(f: Callable[..., Reg]) -> Callable[..., Reg]:
     """`f` with bf16 widened to f32 where the target has no bf16 arithmetic; the result rounds once
     more, which for one of + - * is as if it rounded once."""
     def rule(cg: CodeGen, op: Any, *args: Reg) -> Reg:
-        if args[0].elem != "bfloat" or cg.target.has_bf16_arith:
+        if args[0].elem != "bfloat" or cg.target.has("add.bf16"):
             return f(cg, op, *args)
         wide = [casts.bf16_to_f32(cg.e, a) for a in args]
         return casts.f32_to_bf16(cg, f(cg, op, *wide))

@@ -109,9 +109,11 @@ def literal_bits(text: str, elem: str) -> int | None:
 
 
 class Emit:
-    """The function being written. `locals` and `entry` lines come first and dominate all others."""
+    """The function being written. `locals` and `entry` lines come first and dominate all others.
+    permit: called with each intrinsic's name and each inline PTX; it raises for what cannot be."""
 
-    def __init__(self) -> None:
+    def __init__(self, permit: Callable[[str], None] = lambda text: None) -> None:
+        self.permit = permit
         self.locals: dict[str, str] = {}
         self.entry: list[str] = []
         self.lines: list[str] = []
@@ -198,6 +200,7 @@ class Emit:
 
     def call(self, name: str, elem: str, n: int, args: Sequence[Reg], flags: str = "") -> Reg:
         """A call of an intrinsic or function with a result; declares it."""
+        self.permit(name)
         types = ", ".join(a.type for a in args)
         result = type_text(elem, n)
         self.declared[name] = f"declare {result} @{name}({types})"
@@ -206,6 +209,7 @@ class Emit:
 
     def call_void(self, name: str, args: Sequence[Reg]) -> None:
         """A call without a result."""
+        self.permit(name)
         self.declared[name] = f"declare void @{name}({', '.join(a.type for a in args)})"
         self.do(f"call void @{name}({', '.join(f'{a.type} {a.ref}' for a in args)})")
 
@@ -221,6 +225,7 @@ class Emit:
 
         effects: it touches memory, so it keeps its place; convergent: all lanes take part.
         """
+        self.permit(text)
         shown = ", ".join(f"{a.type} {a.ref}" for a in args)
         side = "sideeffect " if effects else ""
         tail = " convergent" if convergent else ""

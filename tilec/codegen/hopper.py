@@ -117,6 +117,9 @@ def _remote_arrive(cg: CodeGen, op: ops.RemoteArrive) -> None:
 
 @lower(ops.MbarrierWait)
 def _wait(cg: CodeGen, op: ops.MbarrierWait) -> None:
+    if cg.checks is not None:
+        cg.checks.wait(op, _address(cg, cg.scalar(op.barrier)), cg.scalar(op.parity))
+        return
     text = "{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; " \
         "@p bra D; bra W; D: }"
     cg.e.asm(text, "r,r", (_address(cg, cg.scalar(op.barrier)), cg.scalar(op.parity)), (),

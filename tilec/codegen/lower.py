@@ -24,6 +24,7 @@ from tilec.codegen import (  # noqa: F401  (their rules)
     shared,
     wgmma,
 )
+from tilec.codegen.checks import Check, Checks
 from tilec.codegen.context import SMEM, CodeGen, lower
 from tilec.codegen.emit import Reg, llvm_element
 from tilec.codegen.explain import explain
@@ -31,39 +32,42 @@ from tilec.errors import CompilationError
 from tilec.ir.core import UNKNOWN, Func, Module, Value
 from tilec.ir.descriptors import TENSOR_MAP_BYTES
 from tilec.ir.ops.gpu import GridDependencyWait
-from tilec.ir.ops.hopper import AsyncAccess
 from tilec.ir.remarks import recorded
 from tilec.ir.types import MemDesc, Pointer, Scalar, TensorMap, Token, bf16, element_of
-from tilec.target import CLUSTER_SM, Target
+from tilec.target import Lack, Target
 
 
 @dataclass(frozen=True)
 class LLIR:
-    """LLVM IR of one kernel. params: the types of its parameters in order, for the launcher."""
+    """LLVM IR of one kernel. params: the types of the author's parameters in order, for the
+    launcher. checks: those that are in it, by their numbers, from 1 on."""
 
     text: str
     name: str
     shared_bytes: int
     num_warps: int
     params: tuple[str, ...]
+    checks: tuple[Check, ...] = ()
 
 
 def to_llir(module: Module, target: Target) -> LLIR:
     """LLVM IR of the module's kernel. Every tensor must have a layout and every op that needs
     scratch memory its offset. Raises CompilationError where an op has no lowering."""
     (func,) = module.funcs
-    _refuse_unlowered(func, target)
-    if target.sm < 80:
-        _refuse_bf16(func, target)
+    _refuse_unlowered(func)
+    if lack := target.lacks("cvt.bf16"):
+        _refuse_bf16(func, target, lack)
     if module.attributes.get("launch_pdl", False):
         _refuse_early(func)
-    if module.num_ctas > 1 and target.sm < CLUSTER_SM:
+    if module.num_ctas > 1 and (lack := target.lacks("barrier.cluster")):
         raise CompilationError(f"@{func.name} has num_ctas = {module.num_ctas}, which needs "
-                               f"sm_{CLUSTER_SM} or later, the target is {target}",
+                               f"{lack.needs}, the target is {target}",
                                None if func.loc is UNKNOWN else func.loc, "leave num_ctas out")
     cg = CodeGen(func, module.num_warps, target)
     if recorded():
         explain(cg)
+    if module.attributes.get("checks", False):
+        cg.checks = Checks(cg)
     for i, arg in enumerate(func.args):
         cg.env[arg] = _argument(cg, arg, i)
     for op in func.body:
@@ -71,27 +75,26 @@ def to_llir(module: Module, target: Target) -> LLIR:
     name = symbol(func.name)
     text = _module_text(cg, func, name, int(module.attributes.get("maxnreg", 0)), module.num_ctas)
     return LLIR(text, name, int(module.attributes.get("shared", 0)),
-                module.num_warps, tuple(str(a.type) for a in func.args))
+                module.num_warps, tuple(str(a.type) for a in func.args),
+                () if cg.checks is None else tuple(cg.checks.found))
 
 
-def _refuse_unlowered(func: Func, target: Target) -> None:
+def _refuse_unlowered(func: Func) -> None:
     for op in func.walk():
-        if isinstance(op, AsyncAccess) and target.name != "sm_90a":
-            raise CompilationError(f"{op.name} needs sm_90a, the target is {target}", op.loc)
         if lower.get(type(op)) is None and not op.terminator:
             raise CompilationError(f"{op.name} is not lowered yet",
                                    None if op.loc is UNKNOWN else op.loc)
 
 
-def _refuse_bf16(func: Func, target: Target) -> None:
+def _refuse_bf16(func: Func, target: Target, lack: Lack) -> None:
     for op in func.walk():
         for value in (*op.operands, *op.results):
             if isinstance(value.type, MemDesc | TensorMap | Token):
                 continue
             element = element_of(value.type)
             if bf16 in (element, getattr(element, "pointee", None)):
-                raise CompilationError(f"bf16 needs sm_80 or later, the target is {target}",
-                                       op.loc, "use f16 or f32 on this target")
+                raise CompilationError(f"bf16 needs {lack.needs}, the target is {target}",
+                                       op.loc, lack.advice)
 
 
 def _refuse_early(func: Func) -> None:
@@ -121,7 +124,8 @@ def _argument(cg: CodeGen, arg: Value, index: int) -> Reg:
     return cg.e.compare("ne", byte, cg.e.const(0, "i8"))
 
 
-def _parameters(func: Func) -> str:
+def _parameters(cg: CodeGen, func: Func) -> str:
+    """The function's; before the tensor maps that a launch makes, those of the checks."""
     shown = []
     for i, (arg, attrs) in enumerate(zip(func.args, func.arg_attrs, strict=True)):
         if isinstance(arg.type, TensorMap):
@@ -132,6 +136,9 @@ def _parameters(func: Func) -> str:
         if isinstance(arg.type, Pointer):
             elem += f" align {max(arg.type.pointee.bytes, attrs.get('divisibility', 1))}"
         shown.append(f"{elem} %p{i}")
+    if cg.checks is not None:
+        at = sum(not isinstance(arg.type, TensorMap) for arg in func.args)
+        shown[at:at] = cg.checks.parameters()
     return ", ".join(shown)
 
 
@@ -139,7 +146,7 @@ def _module_text(cg: CodeGen, func: Func, name: str, maxnreg: int, num_ctas: int
     e, threads = cg.e, 32 * cg.num_warps
     parts = [*e.globals.values(), f"{SMEM} = external addrspace(3) global [0 x i8], align 1024",
              *sorted(e.declared.values())]
-    parts.append(f"define ptx_kernel void @{name}({_parameters(func)}) #0 "
+    parts.append(f"define ptx_kernel void @{name}({_parameters(cg, func)}) #0 "
                  f"!dbg !{cg.debug.subprogram} {{")
     parts += ["start:", *e.locals.values(), *e.entry, *e.lines, "}"]
     limit = f' "nvvm.maxnreg"="{maxnreg}"' if maxnreg else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilec.codegen.checks import Guard
 from tilec.codegen.context import CodeGen, fragment_of, lower
 from tilec.codegen.emit import Emit, Reg, literal_bits
 from tilec.codegen.values import Tile, plan, whole
@@ -116,7 +117,7 @@ def _modifiers(cg: CodeGen, op: Any) -> tuple[str, Reg | None]:
     if getattr(op, "volatile", False):
         return ".volatile.global", None
     name = op.eviction
-    if op.cache or name in ("", "evict_normal") or cg.target.ptx_version < 74 or cg.target.sm < 80:
+    if op.cache or name in ("", "evict_normal") or not cg.target.has("createpolicy"):
         return ".global" + op.cache, None
 
     return f".global.L1::{name}.L2::cache_hint", cache_policy(cg, name)
@@ -240,11 +241,13 @@ def plain(cg: CodeGen, value: Value | None) -> Tile | None:
 
 @lower(ops.Load)
 def _load(cg: CodeGen, op: ops.Load) -> None:
-    elem = cg.element(op.result)
+    elem, guard = cg.element(op.result), Guard(cg, op, op.ptr)
     if not isinstance(op.result.type, Tensor):
         where = None if op.mask is None else cg.scalar(op.mask)
         fill = None if op.other is None else cg.scalar(op.other)
+        where = guard.allowed(cg.scalar(op.ptr), 0, element_of(op.result.type).bytes, where)
         cg.env[op.result] = load_piece(cg, op, cg.scalar(op.ptr), 0, elem, 1, where, fill)
+        guard.report()
         return
     frag = fragment_of(op.result)
     pointers, mask, other = cg.tile(op.ptr), plain(cg, op.mask), plain(cg, op.other)
@@ -252,6 +255,7 @@ def _load(cg: CodeGen, op: ops.Load) -> None:
     if access.width == 1:
         _load_distinct(cg, op, frag, elem, pointers, mask, other)
         return
+    size = access.width * element_of(op.result.type).bytes
     lanes, parts = Lanes(cg.e), []
     fill = None if other is None else whole(cg.e, other)
     for piece in access.groups():
@@ -261,8 +265,10 @@ def _load(cg: CodeGen, op: ops.Load) -> None:
             parts.append(cg.e.const(0, elem, len(piece)))
             continue
         pred = both(cg.e, live, lanes.element(mask, piece[0]))
+        pred = guard.allowed(pointer, offset, size, pred)
         else_ = None if fill is None or pred is None else cg.e.gather(fill, piece)
         parts.append(load_piece(cg, op, pointer, offset, elem, access.width, pred, else_))
+    guard.report()
     joined = cg.e.concat(parts)
     back = sorted(range(len(access.order)), key=access.order.__getitem__)
     cg.set(op.result, cg.e.gather(joined, back))
@@ -275,7 +281,7 @@ def _load_distinct(cg: CodeGen, op: ops.Load, frag: Fragment, elem: str, pointer
     if frag.padded_dims:
         forms = [(None, None)]
     elements, index = plan(frag.num_registers, tuple(forms))
-    lanes, parts = Lanes(cg.e), []
+    lanes, parts, guard = Lanes(cg.e), [], Guard(cg, op, op.ptr)
     for i in elements:
         pointer, offset = lanes.pointer(pointers, i)
         live = live_register(cg, frag, i)
@@ -283,28 +289,36 @@ def _load_distinct(cg: CodeGen, op: ops.Load, frag: Fragment, elem: str, pointer
             parts.append(cg.e.const(0, elem))
             continue
         pred = both(cg.e, live, lanes.element(mask, i))
+        pred = guard.allowed(pointer, offset, element_of(op.result.type).bytes, pred)
         parts.append(load_piece(cg, op, pointer, offset, elem, 1, pred, lanes.element(other, i)))
+    guard.report()
     cg.env[op.result] = Tile(cg.e.build(parts), frag.num_registers, index)
 
 
 @lower(ops.Store)
 def _store(cg: CodeGen, op: ops.Store) -> None:
+    guard = Guard(cg, op, op.ptr)
     if not isinstance(op.ptr.type, Tensor):
         where = None if op.mask is None else cg.scalar(op.mask)
         pred = both(cg.e, owner(cg, None), where)
+        pred = guard.allowed(cg.scalar(op.ptr), 0, element_of(op.value.type).bytes, pred)
         store_piece(cg, op, cg.scalar(op.ptr), 0, cg.scalar(op.value), pred)
+        guard.report()
         return
     frag = fragment_of(op.ptr)
     pointers, mask = cg.tile(op.ptr), plain(cg, op.mask)
     value = cg.whole(op.value)
     access = widest_access(op.ptr, op.mask, cg.axis)
     lanes, mine = Lanes(cg.e), owner(cg, frag)
-    todo = []
+    size, todo = access.width * element_of(op.value.type).bytes, []
     for piece in access.groups():
         live = live_register(cg, frag, piece[0])
         if live == DEAD or is_copy(frag, piece[0]):
             continue
         pred = both(cg.e, mine, live, lanes.element(mask, piece[0]))
-        todo.append((lanes.pointer(pointers, piece[0]), cg.e.gather(value, piece), pred))
-    for (pointer, offset), part, pred in todo:
+        pointer, offset = lanes.pointer(pointers, piece[0])
+        pred = guard.allowed(pointer, offset, size, pred)
+        todo.append((pointer, offset, cg.e.gather(value, piece), pred))
+    for pointer, offset, part, pred in todo:
         store_piece(cg, op, pointer, offset, part, pred)
+    guard.report()

@@ -118,7 +118,7 @@ def _redux_name(cg: CodeGen, op: ops.Reduce, plan: ReducePlan) -> str | None:
     """The one instruction that reduces 32-bit integers over a whole warp."""
     single = single_op(op.body)
     kind = None if single is None else _REDUX.get(type(single))
-    if kind is None or len(plan.lanes) != 5 or cg.target.sm < 80:
+    if kind is None or len(plan.lanes) != 5 or not cg.target.has("redux.sync"):
         return None
     t = scalar_of(op.inputs[0].type)
     if t.is_float or t.bits != 32:

@@ -13,13 +13,14 @@ from tilec.codegen.access import (
     store_matrices,
     store_route,
 )
+from tilec.codegen.checks import Guard
 from tilec.codegen.context import SMEM, CodeGen, fragment_of, lower
 from tilec.codegen.emit import SHARED, Reg
 from tilec.codegen.memory import DEAD, Lanes, both, is_copy, live_register, owner, plain
 from tilec.errors import CompilationError
 from tilec.ir import ops
 from tilec.ir.buffers import access_map, copy_access, stage_bytes
-from tilec.ir.core import Op, Value
+from tilec.ir.core import Value
 from tilec.ir.fragment import SharedTile, shared_tile
 from tilec.ir.swizzle import best_route
 from tilec.ir.types import MemDesc
@@ -95,15 +96,8 @@ def _store(cg: CodeGen, op: ops.SharedStore) -> None:
 
 
 # ---- asynchronous copies
-def _need_async(cg: CodeGen, op: Op) -> None:
-    if cg.target.sm < 80:
-        raise CompilationError(f"{op.name} needs sm_80 or later, the target is {cg.target}", op.loc,
-                               "compile the loop with num_stages = 1 for this target")
-
-
 @lower(ops.AsyncCopy)
 def _copy(cg: CodeGen, op: ops.AsyncCopy) -> None:
-    _need_async(cg, op)
     e, frag, buffer = cg.e, fragment_of(op.ptr), _buffer(op.buffer)
     t = op.buffer.type
     assert isinstance(t, MemDesc)
@@ -121,13 +115,15 @@ def _copy(cg: CodeGen, op: ops.AsyncCopy) -> None:
         [(r, buffer.parts[part] * buffer.part_elements * size) for part, r in groups],
         _within(cg, cg.scalar(op.buffer)))
     pointers, mask, lanes = cg.tile(op.ptr), plain(cg, op.mask), Lanes(e)
-    sources = []
+    sources, guard = [], Guard(cg, op, op.ptr)
     for part, r in groups:
         register = part * each + r
         pointer, offset = lanes.pointer(pointers, register)
         live = live_register(cg, frag, register)
-        where = live if live == DEAD else both(e, live, lanes.element(mask, register))
+        where = live if live == DEAD else guard.allowed(
+            pointer, offset, width * size, both(e, live, lanes.element(mask, register)))
         sources.append((cg.shift(pointer, offset), where))
+    guard.report()
     with e.when(owner(cg, frag), "copy"):
         for target, (source, where) in zip(targets, sources, strict=True):
             if where != DEAD:
@@ -146,11 +142,9 @@ def _cp_async(cg: CodeGen, target: Reg, source: Reg, size: int, where: Reg | Non
 
 @lower(ops.AsyncCommit)
 def _commit(cg: CodeGen, op: ops.AsyncCommit) -> None:
-    _need_async(cg, op)
     cg.e.call_void("llvm.nvvm.cp.async.commit.group", ())
 
 
 @lower(ops.AsyncWait)
 def _wait(cg: CodeGen, op: ops.AsyncWait) -> None:
-    _need_async(cg, op)
     cg.e.call_void("llvm.nvvm.cp.async.wait.group", (cg.e.const(op.pending, "i32"),))

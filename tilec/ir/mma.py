@@ -1,6 +1,6 @@
 """The mma.sync instructions that a dot may become, by the types of its operands.
 
-Source: PTX ISA, "Matrix multiply-accumulate operation using mma instruction"; all from sm_80 on.
+Source: PTX ISA, "Matrix multiply-accumulate operation using mma instruction".
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from tilec.ir import ops
 from tilec.ir.types import Scalar, bf16, f16, f32, f64, i8, i32, scalar_of
 
 THREADS_ALONG_K = 4  # lanes that share the k extent of an operand, in every instruction
-MIN_SM = 80
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from tilec.ir.origins import pointer_roots
 from tilec.ir.types import MemDesc, Scalar, TensorMap, pointee_of, scalar_of
 from tilec.target import DEFAULT, Target
 
-TMA_SM = 90
 ROOM = 1 << 16  # more than any tile's extent
 EVERYTHING = (1 << 31) - ROOM  # an extent that leaves out nothing
 STRIDE_BYTES = 16  # what strides, the first address and a block's place in a row are multiples of
@@ -111,7 +110,7 @@ class TensorMaps:
 
     def __init__(self, func: Func, target: object) -> None:
         self.func = func
-        self.capable = Target.parse(str(target or DEFAULT)).sm >= TMA_SM
+        self.capable = Target.parse(str(target or DEFAULT)).has("cp.async.bulk.tensor")
         self.axis = AxisAnalysis(func)
 
     def obstacle(self, op: DescriptorOp) -> str:

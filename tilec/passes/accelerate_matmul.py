@@ -10,7 +10,7 @@ from tilec.ir import ops
 from tilec.ir.core import Builder, Module, Op, Value
 from tilec.ir.fragment import storage_shape
 from tilec.ir.layouts import Blocked, DotOperand, Layout, Mma, default_blocked
-from tilec.ir.mma import MIN_SM, THREADS_ALONG_K, MmaInstruction, default_k_width, instruction_of
+from tilec.ir.mma import THREADS_ALONG_K, MmaInstruction, default_k_width, instruction_of
 from tilec.ir.origins import SAME_PLACES, comes_from_dot, uses_in_block
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps
@@ -87,7 +87,7 @@ def choose(op: ops.Dot, num_warps: int, target: Target) -> Choice:
     if instruction is None:
         kind = f"{scalar_of(op.a.type)} to {scalar_of(op.c.type)}, {op.input_precision}"
         return _multiply_adds(shape, num_warps, f"no tensor core multiplies {kind}")
-    if target.sm < MIN_SM:
+    if not target.has(instruction.name):
         return _multiply_adds(shape, num_warps, f"{target} has no {instruction.name}")
     low_k = linear_shape(shape_of(op.a.type))[-1]
     fewest = THREADS_ALONG_K * default_k_width(scalar_of(op.a.type))

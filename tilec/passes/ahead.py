@@ -62,7 +62,7 @@ class Rules:
         step = constant(self.loop.step)
         if stages > MAX_STAGES:
             return f"it has {stages} stages, expected at most {MAX_STAGES}"
-        if target is not None and Target.parse(target).sm < 80:
+        if target is not None and not Target.parse(target).has("cp.async"):
             return f"{target} has no asynchronous copies"
         if step is None or step <= 0:
             return "its step is not a positive constant"

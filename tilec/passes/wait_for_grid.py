@@ -6,7 +6,7 @@ from tilec.errors import CompilationError
 from tilec.ir import ops
 from tilec.ir.core import Builder, Func, Module, Op
 from tilec.passes.base import Pass
-from tilec.target import DEFAULT, GRID_DEPENDENCY_SM, Target
+from tilec.target import DEFAULT, Target
 
 GLOBAL = frozenset({"read", "write"})
 
@@ -25,10 +25,9 @@ class WaitForGrid(Pass):
             return
         target = Target.parse(module.attributes.get("target", DEFAULT))
         for func in module.funcs:
-            if target.sm < GRID_DEPENDENCY_SM:
-                raise CompilationError(
-                    f"`{func.name}`: launch_pdl needs sm_{GRID_DEPENDENCY_SM} or later, the target "
-                    f"is {target}", None, "leave launch_pdl out")
+            if lack := target.lacks("griddepcontrol"):
+                raise CompilationError(f"`{func.name}`: launch_pdl needs {lack.needs}, the target "
+                                       f"is {target}", None, "leave launch_pdl out")
             _complete(func)
 
 

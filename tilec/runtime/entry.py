@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from tilec.codegen.cubin import LinkResult
 from tilec.compiler import Compiled, Options
 from tilec.errors import TilecError
+from tilec.runtime import checks
 from tilec.runtime.cache import conforms, parse_json
 from tilec.runtime.maps import from_json, to_json
 from tilec.target import Target
@@ -18,7 +19,8 @@ META = "meta.json"
 FILES = {META, "cubin", "ptx", "ll"}
 _LINKED = {"n_regs": int, "n_spills": int, "stack": int, "static_shared": int, "assembler": str,
            "log": str}
-_META = {"name": str, "threads": int, "shared": int, "linked": _LINKED, "maps": [list]}
+_META = {"name": str, "threads": int, "shared": int, "linked": _LINKED, "maps": [list],
+         "checks": [checks.KIND]}
 
 
 def to_files(made: Compiled) -> dict[str, bytes]:
@@ -27,7 +29,7 @@ def to_files(made: Compiled) -> dict[str, bytes]:
     assert linked is not None
     meta = {"name": made.name, "threads": made.threads, "shared": made.shared,
             "linked": {name: getattr(linked, name) for name in _LINKED},
-            "maps": list(map(to_json, made.maps))}
+            "maps": list(map(to_json, made.maps)), "checks": checks.to_json(made.checks)}
     return {META: json.dumps(meta).encode(), "cubin": linked.cubin, "ptx": made.ptx.encode(),
             "ll": made.llir_text.encode()}
 
@@ -44,6 +46,7 @@ def from_files(files: Mapping[str, bytes], target: Target, options: Options) -> 
                         llir_text=files["ll"].decode(), threads=meta["threads"],
                         shared=meta["shared"],
                         linked=LinkResult(cubin=files["cubin"], **meta["linked"]),
-                        maps=list(map(from_json, meta["maps"])))
+                        maps=list(map(from_json, meta["maps"])),
+                        checks=checks.from_json(meta["checks"]))
     except (ValueError, TilecError):
         return None

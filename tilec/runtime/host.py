@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tilec
 from tilec import knobs
+from tilec.codegen.checks import REPORT_BYTES
 from tilec.errors import LaunchError, SimulatorError, TilecError, did_you_mean, shown
 from tilec.eval.casts import rounded
 from tilec.eval.dtypes import dtype_of
@@ -18,7 +20,7 @@ from tilec.ir.clusters import check_clusters
 from tilec.ir.grids import extents_of
 from tilec.ir.types import Pointer
 from tilec.language import dtypes as dt
-from tilec.runtime import device, dlpack
+from tilec.runtime import checks, device, dlpack
 from tilec.runtime.arguments import (
     Const,
     Key,
@@ -357,26 +359,34 @@ def _run(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, int], 
         kernel, bound = kernel.bind_maps(arrays, level, grid)
         tilec.interp.run(kernel.upper.modules[level], kernel.name, bound, grid, seed)
         return
-    _simulate(kernel, arrays, grid, seed, knobs.check, False)
+    _simulate(kernel, arrays, grid, seed, knobs.check == "1", False)
 
 
 def _simulate(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, int],
               seed: int | None, check: bool, count: bool) -> Counts | None:
+    import numpy as np  # the simulator needs it anyway
+
+    report = np.zeros(REPORT_BYTES, np.uint8)
+    if kernel.options.debug:
+        arrays += checks.added_values(report, kernel.param_types, tilec.sim.AllocationEdge)
     kernel, bound = kernel.bind_maps(arrays, "ptx", grid)
     made = kernel.lower("ptx")
     try:
-        return tilec.sim.run(made.ptx, made.name, bound, grid,
-                             made.threads, shared_bytes=made.shared, seed=seed,
-                             check=check, count=count)
+        counts = tilec.sim.run(made.ptx, made.name, bound, grid,
+                               made.threads, shared_bytes=made.shared, seed=seed,
+                               check=check, count=count)
     except SimulatorError as e:
         if made.edited is not None:
             e.message = f"{made.edited}: {e.message}"
         raise
+    checks.raise_failed(made.checks, report.tobytes())
+    return counts
 
 
-def launch_on_device(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, int, int]
-                     ) -> None:
-    """Launch on the device where the arrays live, on its current stream, and wait for it."""
+def launch_on_device(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, int, int],
+                     stream: int | None = None) -> None:
+    """Launch on the device where the arrays live, on its current stream or another, and wait for
+    it. CheckError where a check of a debug compilation failed."""
     pairs = [handler_of(v)(v) for v in values]
     found = {place_of(key) for key, _ in pairs} - {None}
     if len(found) > 1 or not all(isinstance(p, int) for p in found):
@@ -384,7 +394,26 @@ def launch_on_device(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[
                           "pass device arrays, or run at level ptx")
     index = next(iter(found), None)
     index = device.current_device() if index is None else index
-    kernel.launcher(index).launch(grid, kernel.threads, kernel.shared,
-                                  device.current_stream(index),
-                                  [value for _, value in pairs])
-    device.synchronize(index)
+    stream = device.current_stream(index) if stream is None else stream
+    launch = partial(kernel.launcher(index).launch, grid, kernel.threads, kernel.shared, stream)
+    passed = [value for _, value in pairs]
+    if not kernel.options.debug:
+        launch(passed)
+        device.synchronize(index)
+        return
+    with device.DeviceBuffer.of(bytes(REPORT_BYTES), index) as report:
+        launch(passed + checks.added_values(report.pointer, kernel.param_types,
+                                            lambda i, end: _allocation(values[i])[end]))
+        device.synchronize(index)
+        checks.raise_failed(kernel.lower().checks, report.read())
+
+
+def _allocation(value: Any) -> tuple[int, int]:
+    """Where the memory behind a device array begins and ends; of what is none, all memory."""
+    if _is_torch(value):
+        storage = value.untyped_storage()
+        return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    if _view(value) is None:
+        return 0, (1 << 64) - 1
+    low, size = span(value)
+    return low, low + size

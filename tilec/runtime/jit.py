@@ -54,7 +54,7 @@ LOUD = ("dump", "dump_dir", "time", "override_dir")
 
 class _Entry(NamedTuple):
     """What a key leads to. pick: takes the launch arguments out of a plan's values, None where
-    those are all; launch: None for a kernel that runs on the CPU, at `level`."""
+    those are all; launch: None for a kernel that runs on the CPU, at `level`, or has checks."""
 
     kernel: CompiledKernel
     where: int
@@ -130,7 +130,7 @@ class JITFunction(Function):
             if launch is None:
                 if plan.stream is not None:
                     raw_stream(given[plan.stream])
-                self._run_on_cpu(entry, plan, given, grid)
+                self._run_arrays(entry, plan, given, grid)
                 return entry.kernel
             if plan.stream is None:
                 stream = device.current_stream(entry.where)
@@ -143,13 +143,18 @@ class JITFunction(Function):
             self.brief.finish(error)  # `with self.brief:` would slow every launch
             raise
 
-    def _run_on_cpu(self, entry: _Entry, plan: Plan, given: Sequence[Any],
+    def _run_arrays(self, entry: _Entry, plan: Plan, given: Sequence[Any],
                     grid: tuple[int, int, int]) -> None:
+        """Run what is not launched by addresses alone: on the CPU, or with checks on the GPU."""
         keys, values = plan.keys(given)
         arguments = [a for p, key, value, passed in zip(
             self.params, keys, plan.bound(given), values) if not p.is_constexpr
             for a in host.flat_arguments(key, value, passed)]
-        host.run_on_cpu(entry.kernel, arguments, grid, entry.level)
+        if entry.level == "cubin":
+            host.launch_on_device(entry.kernel, arguments, grid, None if plan.stream is None
+                                  else raw_stream(given[plan.stream]))
+        else:
+            host.run_on_cpu(entry.kernel, arguments, grid, entry.level)
 
     def _meta(self, plan: Plan, given: Sequence[Any]) -> dict[str, Any]:
         """What a grid function is given: every argument and compile option, by name."""
@@ -229,6 +234,8 @@ class JITFunction(Function):
         if level != "cubin":
             return _Entry(kernel, 0, level, pick, None, 0, 0)
         index = device.current_device() if where is None else where
+        if kernel.options.debug:
+            return _Entry(kernel, index, level, pick, None, 0, 0)
         return _Entry(kernel, index, level, pick, kernel.launcher(index).launch,
                       kernel.threads, kernel.shared)
 
@@ -284,8 +291,10 @@ class JITFunction(Function):
                 constexprs[p.name] = spec.value
             else:
                 signature[p.name] = spec
-        kernel = CompiledKernel(self, signature, constexprs, target,
-                                self.check_options(options, LaunchError))
+        made = self.check_options(options, LaunchError)
+        if knobs.check == "gpu":
+            made = dataclasses.replace(made, debug=True)
+        kernel = CompiledKernel(self, signature, constexprs, target, made)
         with self._compiling:
             known = self._kernels.get((kernel.hash, setting))
             if known is None:

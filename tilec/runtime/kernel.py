@@ -41,7 +41,7 @@ from tilec.ir.printer import print_module
 from tilec.ir.tensor_maps import MapRecipe, recipes
 from tilec.ir.types import layout_of
 from tilec.language.values import constexpr
-from tilec.runtime import entry, host
+from tilec.runtime import checks, entry, host
 from tilec.runtime.cache import DiskCache
 from tilec.runtime.fingerprint import source_fingerprint
 from tilec.runtime.launch import Launcher
@@ -96,6 +96,8 @@ class CompiledKernel:
         self.signature = dict(signature)
         self.constexprs = dict(constexprs)
         self.target = target
+        if options.debug:
+            options = replace(options, find_boxes=False)  # checks are of accesses by pointers
         self.options = options
         self.name = fn.name
         self.num_warps, self.num_stages = options.num_warps, options.num_stages
@@ -131,6 +133,8 @@ class CompiledKernel:
         for name in ("num_stages", "maxnreg", "launch_pdl", "find_boxes", "num_ctas"):
             if getattr(options, name) != Options.__dataclass_fields__[name].default:
                 module.attributes[name] = getattr(options, name)
+        if options.debug:
+            module.attributes["checks"] = True
         return module
 
     def _compile(self, stop_at: str, keep: bool, instruments: Sequence[Instrument] = ()
@@ -290,6 +294,11 @@ class CompiledKernel:
                                   "tilec-run takes LLVM IR")
 
     @property
+    def param_types(self) -> list[str]:
+        """The types of the author's launch parameters."""
+        return param_types(self.signature.values())
+
+    @property
     def maps(self) -> list[MapRecipe]:
         """The tensor maps that a launch makes; of a compilation that went on from edited PTX or
         LLVM IR, those that it was made from."""
@@ -337,7 +346,10 @@ class CompiledKernel:
             made = self.lower()
             with self._lock:
                 loaded = load(made, index)
-                found = Launcher(loaded.function, param_types(self.signature.values()), index,
+                types = self.param_types
+                if self.options.debug:
+                    types = types + checks.added_types(types)
+                found = Launcher(loaded.function, types, index,
                                  [maker.on_device for maker in makers(self.maps)],
                                  self.options.launch_pdl, partial(self._launch_by_pointers, index),
                                  self.name, self.options.num_ctas)

@@ -78,7 +78,7 @@ class TextKernel:
             made, values = self.compiled, self._arguments(args, _simulated_value)
             values += [maker.in_simulator(values, extents) for maker in makers(made.maps)]
             tilec.sim.run(made.ptx, made.name, values, extents, made.threads,
-                          shared_bytes=made.shared, seed=seed, check=knobs.check)
+                          shared_bytes=made.shared, seed=seed, check=knobs.check == "1")
             return
         levels = IR_LEVELS[IR_LEVELS.index(self.module.level):]
         if level not in levels:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from tilec.sim.counters import Counts
 from tilec.sim.errors import SimError
-from tilec.sim.launch import run, unsupported
+from tilec.sim.launch import AllocationEdge, run, unsupported
 from tilec.sim.parser import parse
 from tilec.sim.ptx import Instr, Kernel, Module
 from tilec.sim.tensormap import TensorMap
 
-__all__ = ["Counts", "Instr", "Kernel", "Module", "SimError", "TensorMap", "parse", "run",
-           "unsupported"]
+__all__ = ["AllocationEdge", "Counts", "Instr", "Kernel", "Module", "SimError", "TensorMap",
+           "parse", "run", "unsupported"]

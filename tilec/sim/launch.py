@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +39,8 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
 
     `args` holds numpy arrays for pointers (contiguous or views: the kernel gets the address of the
     first element, in an allocation that covers the view's base buffer), numbers for scalars, bytes
-    for by-value structs, a TensorMap for 128 of them, None for a null pointer. `block` is the
+    for by-value structs, a TensorMap for 128 of them, None for a null pointer,
+    an AllocationEdge for where the memory of another one begins or ends. `block` is the
     number of threads, by default what `.reqntid` says; `shared_bytes` is dynamic shared memory.
     With a `seed` CTAs run in random order, warps and atomics too; without, in order. `max_steps`
     bounds the jumps of one CTA, or one cluster of them.
@@ -105,6 +106,21 @@ def _threads(kernel: Kernel, block: int | None) -> int:
     return block
 
 
+class AllocationEdge(NamedTuple):
+    """An argument that is the address where the allocation of another one, an array, begins, or
+    where it ends; of what is no array, the whole of memory."""
+
+    argument: int
+    end: bool
+
+    def address(self, found: Mapping[int, tuple[Allocation, int]]) -> int:
+        """The address; found: allocation and first address of the arguments that are arrays."""
+        if self.argument not in found:
+            return (1 << 63) - 1 if self.end else 0
+        allocation, _ = found[self.argument]
+        return allocation.start + (allocation.size if self.end else 0)
+
+
 def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any],
           names: Sequence[str]) -> list[Allocation]:
     """Write parameters and copy array arguments into the arena; returns their allocations."""
@@ -113,19 +129,22 @@ def _bind(decoder: Decoder, kernel: Kernel, args: Sequence[Any],
             f"kernel '{kernel.name}' takes {len(kernel.params)} arguments, {len(args)} given")
     arena = decoder.arena
     arena.truncate(decoder.variables.module_allocations)
-    arrays = [(names[i] if names else f"argument {i}", a.array if isinstance(a, TensorMap) else a)
+    arrays = {i: (names[i] if names else f"argument {i}",
+                  a.array if isinstance(a, TensorMap) else a)
               for i, a in enumerate(args) if isinstance(a, TensorMap)
-              or isinstance(a, np.ndarray) and _is_pointer(kernel.params[i])]
-    placed = place(arena, arrays)
+              or isinstance(a, np.ndarray) and _is_pointer(kernel.params[i])}
+    placed = place(arena, list(arrays.values()))
     arena.build()
     decoder.variables.initialise()
-    addresses = iter(placed)
+    found = dict(zip(arrays, placed, strict=True))
     decoder.tensor_maps.clear()
     for i, (variable, value) in enumerate(zip(kernel.params, args, strict=True)):
-        if isinstance(value, np.ndarray) and _is_pointer(variable):
-            value = next(addresses)[1]
+        if isinstance(value, AllocationEdge):
+            value = value.address(found)
         elif isinstance(value, TensorMap):
-            value = _bind_map(decoder, value, variable, i, *next(addresses))
+            value = _bind_map(decoder, value, variable, i, *found[i])
+        elif i in found:
+            value = found[i][1]
         data = encode_parameter(variable, value, i)
         start = decoder.variables.param_offsets[variable.name]
         decoder.param.bytes[start : start + variable.size] = np.frombuffer(data, np.uint8)

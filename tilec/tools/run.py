@@ -138,7 +138,7 @@ def execute(content: Module | str, func: str, arrays: Sequence[Any], grid: tuple
         parsed = sim.parse(content)
         maps = [maker.in_simulator(arrays, grid) for maker in makers(of_text(content))]
         sim.run(parsed, pick(func, list(parsed.kernels)), [*arrays, *maps], grid, threads,
-                shared_bytes=shared, seed=seed, check=knobs.check)
+                shared_bytes=shared, seed=seed, check=knobs.check == "1")
 
 
 def kernel_of(module: Module, func: str) -> Module:

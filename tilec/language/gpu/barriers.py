@@ -33,7 +33,7 @@ def warpgroup_barrier() -> None:
 def fence_async() -> None:
     """What threads stored into buffers before may be read by TMA and wgmma after the next barrier
     (fence.proxy.async)."""
-    need(90, "tlg.fence_async")
+    need("fence.proxy.async", "tlg.fence_async")
     current().builder.insert(ops.FenceAsync())
 
 
@@ -109,7 +109,7 @@ def mbarrier(count: Any = 1, stages: Any = None) -> barrier_array:
     """An mbarrier, or an array of `stages` of them, whose phases end after `count` arrivals and the
     bytes expected with them. One thread sets it up; others may use it after the next tlg.barrier.
     """
-    need(90, "tlg.mbarrier")
+    need("mbarrier", "tlg.mbarrier")
     number = const_int(count, "the count of tlg.mbarrier")
     slots = 0 if const_value(stages, "stages") is None else const_int(stages, "stages")
     if stages is not None and slots < 1:

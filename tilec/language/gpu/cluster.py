@@ -16,7 +16,6 @@ from tilec.language.context import current, error
 from tilec.language.gpu.support import buffer_view, need
 from tilec.language.semantic import emit
 from tilec.language.values import builtin, const_value, tensor
-from tilec.target import CLUSTER_SM
 
 
 @builtin
@@ -29,7 +28,7 @@ def cluster_size() -> int:
 def cluster_rank() -> tensor:
     """The program's place in its cluster: an int32 scalar from 0 to tlg.cluster_size() - 1. It is
     the program's index along axis 0 modulo the size."""
-    need(CLUSTER_SM, "tlg.cluster_rank")
+    need("barrier.cluster", "tlg.cluster_rank")
     return emit(ops.ClusterRank())
 
 
@@ -37,7 +36,7 @@ def cluster_rank() -> tensor:
 def cluster_barrier() -> None:
     """All threads of all programs of the cluster wait for each other. Accesses to shared memory
     before it are over after it: what was stored may be read by others."""
-    need(CLUSTER_SM, "tlg.cluster_barrier")
+    need("barrier.cluster", "tlg.cluster_barrier")
     if current().one_thread:
         raise error("tlg.cluster_barrier: all threads of the cluster must come to it",
                     "move it out of the `if tlg.elect()`")
@@ -80,7 +79,7 @@ def _size() -> int:
 
 def rank_of(x: Any, what: str) -> Value:
     """A rank, an int32 below the cluster's size."""
-    need(CLUSTER_SM, what)
+    need("barrier.cluster", what)
     (rank,) = scalars((x,), dt.int32, f"the rank of {what}", 1)
     known, size = constant_of(rank), _size()
     if known is not None and not 0 <= known < size:

@@ -40,7 +40,7 @@ def wgmma(a: Any, b: Any, acc: Any, use_acc: Any = None) -> tensor:
     the result is dropped, as it is in a statement without `acc = ...`.
     """
     what = "tlg.wgmma"
-    need(90, what, "sm_90a")
+    need("wgmma", what)
     need_warpgroups(what, products=True)
     left = buffer_of(a, what) if isinstance(a, shared_buffer) else require_tile(a, f"{what}, a")
     right = buffer_of(b, f"{what}, b")
@@ -76,7 +76,7 @@ def wgmma_wait(pending: Any, *accs: Any) -> Any:
 
     accs: the accumulators of all products begun; two or more come back as a tuple.
     """
-    need(90, "tlg.wgmma_wait", "sm_90a")
+    need("wgmma", "tlg.wgmma_wait")
     tiles = [require_tile(x, "tlg.wgmma_wait") for x in accs]
     if not tiles:
         raise error("tlg.wgmma_wait: found no accumulators", "write `acc = tlg.wgmma_wait(0, acc)`")

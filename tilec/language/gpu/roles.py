@@ -13,7 +13,6 @@ from tilec.ir import ops
 from tilec.ir.core import Block
 from tilec.language.context import current, error
 from tilec.language.gpu.named_barriers import check_counts
-from tilec.language.gpu.support import need
 from tilec.language.values import builtin, const_ints, const_value, describe, tensor, unwrap
 
 _EXAMPLE = "write tlg.warp_specialize([(load, (a, ring)), (compute, (ring, c))], num_warps=[1, 8])"
@@ -39,7 +38,6 @@ def warp_specialize(roles: Any, num_warps: Any, regs: Any = None) -> None:
     must follow the mbarriers. All warps meet at the end.
     """
     what, context = "tlg.warp_specialize", current()
-    need(90, what)
     if context.in_role:
         raise error(f"{what}: stands in a role of another one", "roles do not nest")
     if context.one_thread:

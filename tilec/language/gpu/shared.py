@@ -195,7 +195,7 @@ def async_copy(pointer: Any, buffer: Any, mask: Any = None) -> None:
     The copy belongs to the group that the next tlg.async_commit closes, and is there after a
     tlg.async_wait for it.
     """
-    need(80, "tlg.async_copy")
+    need("cp.async", "tlg.async_copy")
     pointer = pointer_of(pointer, "tlg.async_copy")
     target = buffer_of(buffer, "tlg.async_copy", pointer.shape)
     if target.dtype != pointee_of(pointer):
@@ -208,12 +208,12 @@ def async_copy(pointer: Any, buffer: Any, mask: Any = None) -> None:
 @builtin
 def async_commit() -> None:
     """Close the group of asynchronous copies begun since the last commit."""
-    need(80, "tlg.async_commit")
+    need("cp.async", "tlg.async_commit")
     current().builder.insert(ops.AsyncCommit())
 
 
 @builtin
 def async_wait(pending: Any = 0) -> None:
     """Wait until at most the newest `pending` groups of asynchronous copies are under way."""
-    need(80, "tlg.async_wait")
+    need("cp.async", "tlg.async_wait")
     current().builder.insert(ops.AsyncWait(pending=const_int(pending, "pending")))

@@ -13,11 +13,11 @@ from tilec.language.context import current, error
 from tilec.language.values import describe, tensor
 
 
-def need(sm: int, what: str, only: str = "") -> None:
-    """CompilationError if the target is older than `sm`, or another than `only`."""
+def need(instruction: str, what: str) -> None:
+    """CompilationError if the target lacks an instruction that `what` becomes."""
     target = current().target
-    if target.sm < sm or only and target.name != only:
-        raise error(f"{what} needs {only or f'sm_{sm}'}, the target is {target}",
+    if lack := target.lacks(instruction):
+        raise error(f"{what} needs {lack.needs}, the target is {target}",
                     "write this kernel with tl alone for such a target")
 
 

@@ -25,7 +25,7 @@ from tilec.language.values import builtin, const_int, const_value, describe
 
 
 def _descriptor(x: Any, what: str) -> tensor_descriptor:
-    need(90, what)
+    need("cp.async.bulk", what)
     if not isinstance(x, tensor_descriptor):
         raise error(f"{what}: found {describe(x)}, expected a tensor descriptor", MAKE_DESCRIPTOR)
     return x
@@ -148,7 +148,7 @@ def atomic_add(desc: Any, offsets: Any, buffer: Any) -> None:
 @builtin
 def store_commit() -> None:
     """Close the group of copies that tlg.tma.store and atomic_add began since the last commit."""
-    need(90, "tlg.tma.store_commit")
+    need("cp.async.bulk", "tlg.tma.store_commit")
     current().builder.insert(ops.TmaStoreCommit())
 
 
@@ -157,7 +157,7 @@ def store_wait(pending: Any = 0, read: Any = False) -> None:
     """The thread that stores waits until at most the newest `pending` groups are under way; with
     `read`, only until the others have read their buffers. A barrier must follow before other
     threads fill them anew."""
-    need(90, "tlg.tma.store_wait")
+    need("cp.async.bulk", "tlg.tma.store_wait")
     current().builder.insert(ops.TmaStoreWait(pending=const_int(pending, "pending"),
                                               read=bool(const_value(read, "read"))))
 
