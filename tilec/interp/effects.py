@@ -16,7 +16,8 @@ from tilec.interp.blame import mask_comment, pointer_name, poison_origin
 from tilec.interp.control import defined
 from tilec.interp.frame import Data, Frame
 from tilec.interp.machine import Machine, full_shape, interp_rules
-from tilec.interp.memory import MANY, AccessError
+from tilec.interp.memory import AccessError
+from tilec.interp.touches import MANY, By
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
 from tilec.ir.ops.memory import MemoryOp
@@ -74,14 +75,18 @@ class MemoryAccess:
         """Say who accesses. One row for several programs: all of them do the same access."""
         self.together = rows < len(self.frame)
         who = np.array([MANY]) if self.together else self.frame.programs
-        self.who = who.reshape((-1,) + (1,) * (self.address.ndim - 1))
+        self._note_programs(who)
+
+    def _note_programs(self, who: Array) -> None:
+        programs = who.reshape((-1,) + (1,) * (self.address.ndim - 1))
+        self.by = By(self.op, programs, self.m.in_runs(self.ptr))
 
     def apart(self) -> None:
         """A row for every program, though all have the same operands."""
         if self.together:
             shape = (len(self.frame), *self.address.shape[1:])
             self.address = np.broadcast_to(self.address, shape)
-            self.who = self.frame.programs.reshape((-1,) + (1,) * (len(shape) - 1))
+            self._note_programs(self.frame.programs)
             if self.active is not None:
                 self.active = np.broadcast_to(self.active, shape)
 
@@ -147,7 +152,7 @@ def _(m: Machine, frame: Frame, op: ops.Load) -> Sequence[Data]:
     access = MemoryAccess(m, frame, op, None)
     dtype = dtype_of(op.result.type)
     try:
-        array = m.memory.load(access.address, access.active, dtype, access.who)
+        array = m.memory.load(access.address, access.active, dtype, access.by)
     except AccessError as e:
         raise access.failed(e) from None
     if access.active is None:
@@ -165,7 +170,7 @@ def _(m: Machine, frame: Frame, op: ops.Store) -> None:
     access = MemoryAccess(m, frame, op, op.value)
     value = access.value(op.value)
     try:
-        m.memory.store(access.address, value, access.active, access.who)
+        m.memory.store(access.address, value, access.active, access.by)
     except AccessError as e:
         raise access.failed(e) from None
 
@@ -177,7 +182,7 @@ def _(m: Machine, frame: Frame, op: ops.AtomicRmw) -> Sequence[Data]:
     value = access.value(op.value)
     used = bool(op.result.uses)
     try:
-        old = m.memory.atomic_add(access.address, value, access.active, access.who, used)
+        old = m.memory.atomic_add(access.address, value, access.active, access.by, used)
     except AccessError as e:
         raise access.failed(e) from None
     if old is None:

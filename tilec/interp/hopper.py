@@ -33,6 +33,7 @@ from tilec.interp.machine import Machine, interp_rules
 from tilec.interp.memory import AccessError
 from tilec.interp.shadow import touch
 from tilec.interp.shared import barriers_are_there, begin_write
+from tilec.interp.touches import By
 from tilec.ir import ops
 from tilec.ir.accumulators import warpgroups
 from tilec.ir.core import Op, Value
@@ -203,7 +204,7 @@ class _Tile(NamedTuple):
 
     address: Array
     inside: Array
-    who: Array
+    by: By
 
 
 def _tile(m: Machine, frame: Frame, op: TmaOp, coordinates: Sequence[Value],
@@ -230,7 +231,7 @@ def _tile(m: Machine, frame: Frame, op: TmaOp, coordinates: Sequence[Value],
     inside = np.broadcast_to(inside.reshape(-1, *shape), address.shape)
     who = frame.programs.reshape((-1,) + (1,) * len(shape))
     return _Tile(np.broadcast_to(address, (len(frame), *shape)),
-                 np.broadcast_to(inside, (len(frame), *shape)), who)
+                 np.broadcast_to(inside, (len(frame), *shape)), By(op, who, False))
 
 
 def _phase_end(bar: _Barrier) -> End:
@@ -263,7 +264,7 @@ def _content(m: Machine, frame: Frame, op: ops.TmaLoad | ops.TmaMulticast) -> Ar
     t = op.buffer.type
     assert isinstance(t, MemDesc)
     tile = _tile(m, frame, op, op.coordinates, t.shape)
-    array = m.memory.load(tile.address, tile.inside, dtype_of(t), tile.who)
+    array = m.memory.load(tile.address, tile.inside, dtype_of(t), tile.by)
     return np.where(tile.inside, array, np.zeros(1, array.dtype))
 
 
@@ -300,9 +301,9 @@ def _(m: Machine, frame: Frame, op: ops.TmaStore) -> None:
                       "that are poison: nobody wrote them, or something poison was written")
     try:
         if op.reduce:
-            m.memory.atomic_add(tile.address, array, tile.inside, tile.who, False)
+            m.memory.atomic_add(tile.address, array, tile.inside, tile.by, False)
         else:
-            m.memory.store(tile.address, array, tile.inside, tile.who)
+            m.memory.store(tile.address, array, tile.inside, tile.by)
     except AccessError as e:
         raise m.error(op, f"%{op.map.name} is a read-only array" if e.reason == "readonly" else
                       f"%{op.map.name} is {e.reason}") from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilec.errors import InterpreterError
+from tilec.errors import InterpreterError, note
 from tilec.eval.dtypes import Array
 from tilec.eval.rules import rule as eval_rules
 from tilec.interp.asynchrony import Asynchrony
@@ -28,6 +28,7 @@ from tilec.ir.core import UNKNOWN, Block, Func, Op, Value
 from tilec.ir.ops.base import ScratchOp
 from tilec.ir.printer import print_op
 from tilec.ir.rules import Rules
+from tilec.ir.spelling import as_authors_say
 from tilec.ir.types import scalar_of, shape_of
 
 if TYPE_CHECKING:
@@ -71,6 +72,11 @@ class Machine:
     def axis(self) -> AxisAnalysis:
         """What the compiler knows of the values, for the hints that build on it."""
         return AxisAnalysis(self.func)
+
+    def in_runs(self, pointer: Value) -> bool:
+        """Whether the addresses of a tile are known to grow by one element along its last axis."""
+        shape = shape_of(pointer.type)
+        return bool(shape) and self.axis.get(pointer).contiguity[-1] >= shape[-1]
 
     def fork(self) -> Machine:
         """A machine for another program of the launch, with shared memory of its own."""
@@ -170,6 +176,14 @@ class Machine:
             text = print_op(op).strip().splitlines()[0]
             return InterpreterError(f"{message}\n    {text}", None, advice)
         return InterpreterError(message, op.loc, advice)
+
+    def note(self, op: Op, message: str, advice: str, about: object = None) -> None:
+        """Tell what is likely a mistake, once for each kind and place, or what it is about, in a
+        kernel."""
+        told = self.error(op, message, advice)
+        if not self.lowered and op.loc != UNKNOWN:
+            told.message, told.advice = as_authors_say(message), as_authors_say(advice)
+        note((self.func.name, about or op.loc, advice), str(told))
 
 
 def _scratch_rule(rule: Rule) -> Rule:

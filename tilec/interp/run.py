@@ -6,8 +6,9 @@ between them, one by one otherwise, in turns where they may wait for each other.
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -29,13 +30,16 @@ from tilec.interp import (  # noqa: F401  (they register rules)
 from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data
 from tilec.interp.machine import Machine
-from tilec.interp.memory import Allocation, Conflict, Memory
+from tilec.interp.memory import Allocation, Memory
+from tilec.interp.notes import report_gaps, report_meeting
+from tilec.interp.touches import Conflict, Touches
 from tilec.interp.waiting import Turns
 from tilec.ir import ops
 from tilec.ir.clusters import check_clusters
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.ops.hopper import TmaOp
-from tilec.ir.origins import accessed, pointer_roots
+from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.origins import accessed, pointer_roots, walk_back
 from tilec.ir.spelling import as_authors_say
 from tilec.ir.types import Pointer, Scalar, TensorMap, shape_of
 
@@ -99,25 +103,52 @@ class _Launch:
 
     def run(self, order: Array) -> None:
         """Run the programs in `order`, in groups if they turn out to be independent."""
-        if self._may_wait() or self._work_together():
-            self._in_turns(order)
-            return
-        if not self._must_be_alone() and len(order) > 1:
-            shared = self._shared()
-            saved = [(a, a.raw.copy()) for a in self._written()] if shared else []
-            for allocation in shared:
-                allocation.track()
-            try:
-                self._groups(order, self._group_size())
-                return
-            except Conflict:
-                self.printed.clear()
-                for allocation, content in saved:
-                    allocation.raw[:] = content
-            finally:
-                for allocation in shared:
-                    allocation.readers = allocation.writers = None
-        self._groups(order, 1)
+        both, written = self._shared(), self._written()
+        try:
+            if self._may_wait() or self._work_together():
+                self._record(written, races=False)
+                self._in_turns(order)
+            elif self._must_be_alone() or len(order) == 1:
+                races = len(order) > 1 and not self._synchronise()
+                self._record(written, both if races else set(), races=races)
+                self._groups(order, 1)
+            else:
+                self._in_groups(order, both, written)
+            if len(order) == prod(self.machine.grid):
+                self._look_for_gaps(written)
+        finally:
+            for allocation in written:
+                allocation.touches = None
+
+    def _in_groups(self, order: Array, both: set[Allocation], written: set[Allocation]) -> None:
+        saved = [(a, a.raw.copy()) for a in written] if both else []
+        self._record(written, both, together=True)
+        try:
+            self._groups(order, self._group_size())
+        except Conflict:
+            self.printed.clear()
+            for allocation, content in saved:
+                allocation.raw[:] = content
+            self._record(written, both)
+            self._groups(order, 1)
+
+    def _record(self, written: set[Allocation], both: Container[Allocation] = (),
+                together: bool = False, races: bool = True) -> None:
+        """Keep from now on who touches what."""
+        for a in written:
+            a.touches = Touches(a.elements, a.dtype.itemsize,
+                                functools.partial(report_meeting, self.machine, a), together,
+                                a in both, races)
+
+    def _look_for_gaps(self, written: set[Allocation]) -> None:
+        """Elements left out are worth a word, unless the kernel reads the array, too, or what it
+        loads says which it writes."""
+        read = self._touched("read", self.body)
+        scattered = any("write" in op.class_effects and any(
+            isinstance(v.op, MemoryOp) for pointer in [accessed(op)] if pointer is not None
+            for v in walk_back(pointer)) for op in self.body)
+        for allocation in () if scattered else written - read:
+            report_gaps(self.machine, allocation)
 
     def _groups(self, order: Array, size: int) -> None:
         self.machine.emit = self.printed.append if size > 1 else self.emit
@@ -157,9 +188,12 @@ class _Launch:
         self.printed.clear()
 
     def _must_be_alone(self) -> bool:
-        return self.machine.debugger is not None or any(
-            isinstance(op, ops.WarpSpecialize) or isinstance(op, ops.AtomicRmw) and op.result.uses
-            for op in self.body)
+        return self.machine.debugger is not None or self._synchronise() or any(
+            isinstance(op, ops.WarpSpecialize) for op in self.body)
+
+    def _synchronise(self) -> bool:
+        """Whether programs may order what they do by atomics."""
+        return any(isinstance(op, ops.AtomicRmw) and op.result.uses for op in self.body)
 
     def _group_size(self) -> int:
         tiles = [prod(shape_of(v.type)) for op in self.body for v in op.results]

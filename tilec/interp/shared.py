@@ -90,7 +90,7 @@ def _(m: Machine, frame: Frame, op: ops.AsyncCopy) -> None:
     assert m.copies is not None
     access, view = MemoryAccess(m, frame, op, None), m.buffers[op.buffer]
     try:
-        array = m.memory.load(access.address, access.active, dtype_of(op.buffer.type), access.who)
+        array = m.memory.load(access.address, access.active, dtype_of(op.buffer.type), access.by)
     except AccessError as e:
         raise access.failed(e) from None
     if access.active is not None:
