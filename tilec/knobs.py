@@ -31,6 +31,7 @@ cache: bool
 cache_dir: str
 seed: int
 check: bool
+strict: bool
 run: str
 interpret: bool
 target: str
@@ -130,6 +131,9 @@ KNOBS: tuple[Knob, ...] = (
     Knob("check", "0, 1", "0",
          "look for races and uninitialised values in what runs as PTX on a CPU", _flag,
          launch=False),
+    Knob("strict", "0, 1", "1",
+         "0: in the interpreter, masked-off lanes without `other` are 0, and hints are not checked",
+         _flag, launch=False),
     Knob("run", ", ".join(RUN_LEVELS), "",
          "run every launch at that level on the CPU", _run_level),
     Knob("interpret", "0, 1", "0", "1: short for TILEC_RUN=tile", _flag),

@@ -113,10 +113,10 @@ class MemoryAccess:
         where = f" in {count} elements" if shape_of(value.type) else ""
         name = pointer_name(self.ptr, self.m.func) or "memory"
         verb = VERBS[type(self.op)]
+        origin, cure = poison_origin(value, self.frame)
         raise self.m.error(
             self.op, f"{self.m.program_name(self.frame.programs[row])} {verb} {name}, but {what}"
-            f"{where}: it comes from {poison_origin(value, self.frame)}",
-            "give that load an `other`, or mask these elements off here")
+            f"{where}: it comes from {origin}", f"{cure}, or mask these elements off here")
 
     def failed(self, e: AccessError) -> InterpreterError:
         """The author's view of a bad access."""
@@ -157,8 +157,10 @@ def _(m: Machine, frame: Frame, op: ops.Load) -> Sequence[Data]:
         raise access.failed(e) from None
     if access.active is None:
         return ((array, None),)
-    if op.other is None:
+    if op.other is None and m.strict:
         return ((array, ~access.active),)
+    if op.other is None:
+        return ((np.where(access.active, array, np.zeros(1, array.dtype)), None),)
     other, poison = frame.get(op.other)
     if poison is not None:
         poison = (poison != 0) & ~access.active
@@ -196,8 +198,9 @@ def _(m: Machine, frame: Frame, op: ops.AtomicRmw) -> Sequence[Data]:
 def _(m: Machine, frame: Frame, op: ops.Assert) -> None:
     array, poison = frame.get(op.cond)
     if poison is not None and poison.any():
-        raise m.error(op, f"the condition of this assertion is poison: it comes from "
-                          f"{poison_origin(op.cond, frame)}")
+        origin, cure = poison_origin(op.cond, frame)
+        raise m.error(op, f"the condition of this assertion is poison: it comes from {origin}",
+                      cure)
     if array.all():
         return
     index = tuple(int(i) for i in np.argwhere(~array)[0])
@@ -219,11 +222,12 @@ def _(m: Machine, frame: Frame, op: ops.Assume) -> None:
 @interp_rules(ops.Hint)
 def _(m: Machine, frame: Frame, op: ops.Hint) -> Sequence[Data]:
     array, poison = frame.get(op.x)
-    if poison is None:
+    if poison is None and m.strict:
         wrong = broken_promise(op, array, _run_lengths(m, op))
         if wrong:
             raise m.error(op, f"this hint promises {wrong}, which does not hold",
-                          "compiled code relies on it; remove the hint or fix the call")
+                          "compiled code relies on it; remove the hint or fix the call "
+                          "(TILEC_STRICT=0 leaves hints unchecked)")
     return ((eval_rules[ops.Hint](op, array), poison),)
 
 

@@ -1,8 +1,8 @@
 """Interpreter rules of what sm_90a has: who acts, mbarriers, TMA, wgmma.
 
-A TMA load lands at any time that the seed draws, at the latest in the wait for its phase. A matrix
-product is computed when it begins, but poison until a wait covers its group: its poison holds the
-group's number, above a bit for what is poison by itself.
+A TMA load lands in the wait for its phase. A matrix product is computed when it begins, but poison
+until a wait covers its group: its poison holds the group's number, above a bit for what is poison
+by itself.
 """
 
 from __future__ import annotations
@@ -169,7 +169,6 @@ def _(m: Machine, frame: Frame, op: ops.MbarrierWait) -> None:
         over = copy.phase < bar.state.phase[copy.bar_rows, copy.slots]
         copy.keep(~(_of(bar, copy, frame, m) & over))
     m.copies.under_way = [c for c in m.copies.under_way if len(c.who)]
-    m.copies.drift()
 
 
 def _counted(m: Machine, bar: _Barrier) -> list[TmaCopy]:
@@ -286,7 +285,6 @@ def _load_into(m: Machine, frame: Frame, op: ops.TmaLoad | ops.TmaMulticast, pee
         op, view, who, rows, stage, np.full(len(who), NO_GROUP), view.stored(array),
         np.zeros(len(who), bool), bar.state, bar.rows, bar.slots,
         bar.state.phase[bar.rows, bar.slots], array[0].nbytes))
-    m.copies.drift()
 
 
 @interp_rules(ops.TmaStore)
@@ -395,5 +393,4 @@ def _(m: Machine, frame: Frame, op: ops.WgmmaWait) -> Sequence[Data]:
             early = np.where(poison >> 1 > last, poison, poison & 1)
             poison = early if (early > 1).any() else early != 0 if early.any() else None
         out.append((array, poison))
-    m.copies.drift()
     return out

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilec import knobs
 from tilec.errors import InterpreterError, note
 from tilec.eval.dtypes import Array
 from tilec.eval.rules import rule as eval_rules
@@ -59,6 +60,7 @@ class Machine:
         self.turns: Turns | None = None
         self.shadow: Shadow | None = None
         self.seed = seed
+        self.strict = knobs.strict
         self.num_warps, self.num_ctas = num_warps, num_ctas
         self.copies: Copies | None = None
         self.role: Agent | None = None
