@@ -35,6 +35,7 @@ from tilec.ir.types import scalar_of, shape_of
 if TYPE_CHECKING:
     from tilec.interp.agents import Agent
     from tilec.interp.cluster import Cluster, Member
+    from tilec.interp.numbers import Watch
 
 interp_rules = Rules("interp")
 Rule = Callable[["Machine", Frame, Any], Sequence[Data] | None]
@@ -56,6 +57,7 @@ class Machine:
         self.extents = grid + (1,) * (3 - len(grid))
         self.emit = emit
         self.debugger: Debugger | None = None
+        self.watch: Watch | None = None
         self.lowered = lowered
         self.turns: Turns | None = None
         self.shadow: Shadow | None = None
@@ -144,7 +146,7 @@ class Machine:
                 continue
             dead = {r for r in op.results if not r.uses}
             for inner in op.walk():
-                for v in inner.operands:
+                for v in (*inner.operands, *(self.watch.needs(inner) if self.watch else ())):
                     own = v.owner is block or (v.op is not None and v.op.parent is block)
                     if own and v not in seen:
                         seen.add(v)
@@ -160,6 +162,8 @@ class Machine:
             if compute is None:
                 raise self.error(op, f"the interpreter has no rule for {op.name}")
             rule = _poison_rule(op, compute)
+        if self.watch is not None:
+            rule = self.watch.rule(op, rule)
         return _scratch_rule(rule) if self.lowered and isinstance(op, ScratchOp) else rule
 
     def meet(self, frame: Frame) -> None:

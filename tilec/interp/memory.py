@@ -15,6 +15,7 @@ import numpy as np
 
 from tilec.eval.dtypes import BOOL, Array, DType
 from tilec.interp.touches import By, Touches, put
+from tilec.interp.views import Views
 
 SPACING = 1 << 40
 
@@ -32,7 +33,8 @@ class AccessError(Exception):
 
 @dataclass(eq=False)
 class Allocation:
-    """Bytes of host memory at address `base`. touches: who touched them, where that is kept."""
+    """Bytes of host memory at address `base`. touches: who touched them, views: how arguments are
+    used, where that is watched."""
 
     base: int
     raw: Array
@@ -40,6 +42,7 @@ class Allocation:
     dtype: DType
     writeable: bool
     touches: Touches | None = None
+    views: Views | None = None
     _views: dict[DType, Array] = field(default_factory=dict)
 
     @property
@@ -112,6 +115,12 @@ class Memory:
     def allocation_of(self, name: str) -> Allocation:
         """The allocation that holds the array of argument `name`."""
         return self.allocations[self.address[name] // SPACING - 1]
+
+    def barrier(self, programs: Array) -> None:
+        """The threads of each of these programs meet."""
+        for allocation in self.allocations:
+            if allocation.views is not None and allocation.views.sharing is not None:
+                allocation.views.sharing.barrier(programs)
 
     # -- resolving --------------------------------------------------------------------------
 
@@ -188,6 +197,8 @@ class Memory:
                 index = np.where(select, index, 0)
             if allocation.touches is not None:
                 allocation.touches.read(index, select, by, dtype.itemsize)
+            if allocation.views is not None and dtype.itemsize == allocation.dtype.itemsize:
+                allocation.views.access(index, select, by, False)
             part = np.take(view, index)
             out = part if out is None or lanes is None else np.where(lanes, part, out)
         if out is None:
@@ -201,7 +212,7 @@ class Memory:
 
     def store(self, address: Array, value: Array, active: Array | None, by: By) -> None:
         """Write `value` [P, ...]; raises AccessError and Conflict."""
-        for allocation, view, index, values, select in self._writes(address, value, active):
+        for allocation, view, index, values, select in self._writes(address, value, active, by):
             if self.count_changes:
                 on = slice(None) if select is None else select
                 self.changes += bool((view[index[on]] != values[on]).any())
@@ -214,7 +225,7 @@ class Memory:
                    want_old: bool) -> Array | None:
         """Add to memory lane after lane; the old values if `want_old`."""
         old = np.zeros(address.shape, value.dtype) if want_old else None
-        for allocation, view, index, values, select in self._writes(address, value, active):
+        for allocation, view, index, values, select in self._writes(address, value, active, by):
             lanes = np.ones(index.shape, bool) if select is None else select
             programs = np.broadcast_to(by.programs, index.shape)[lanes]
             index, values = index[lanes], values[lanes]
@@ -232,7 +243,7 @@ class Memory:
             old[lanes] = taken
         return old
 
-    def _writes(self, address: Array, value: Array, active: Array | None,
+    def _writes(self, address: Array, value: Array, active: Array | None, by: By,
                 ) -> list[tuple[Allocation, Array, Array, Array, Array | None]]:
         """(allocation, its vector, indices, values, lanes or None) for each one, after all checks.
         """
@@ -244,8 +255,10 @@ class Memory:
             if not allocation.writeable:
                 where = np.ones(address.shape, bool) if select is None else select
                 raise AccessError("readonly", where, allocation)
-            out.append((allocation, allocation.view(stored.dtype),
-                        self._index(address, allocation, size),
+            index = self._index(address, allocation, size)
+            if allocation.views is not None and size == allocation.dtype.itemsize:
+                allocation.views.access(index, select, by, True)
+            out.append((allocation, allocation.view(stored.dtype), index,
                         np.broadcast_to(stored, address.shape), select))
         return out
 

@@ -31,7 +31,8 @@ from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data
 from tilec.interp.machine import Machine
 from tilec.interp.memory import Allocation, Memory
-from tilec.interp.notes import report_gaps, report_meeting
+from tilec.interp.notes import check_grid, check_loops, report_gaps, report_meeting, watch_views
+from tilec.interp.numbers import Watch
 from tilec.interp.touches import Conflict, Touches
 from tilec.interp.waiting import Turns
 from tilec.ir import ops
@@ -82,8 +83,12 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
                       module.num_warps, module.num_ctas)
     machine.maps = {p: arrays[p.name or str(i)] for i, p in enumerate(func.args)
                     if isinstance(p.type, TensorMap)}
+    machine.watch = Watch(machine)
+    launch = _Launch(machine, arguments)
+    for allocation in memory.allocations:
+        watch_views(machine, allocation, module.level == "tile" and allocation in launch.written)
     try:
-        _Launch(machine, arguments).run(order)
+        launch.run(order)
     except InterpreterError as e:
         if module.level == "tile" and e.loc is not None:  # a kernel's line, not one of text
             e.message, e.advice = as_authors_say(e.message), as_authors_say(e.advice)
@@ -98,12 +103,13 @@ class _Launch:
         self.func, self.memory, self.emit = machine.func, machine.memory, machine.emit
         self.printed: list[str] = []
         self.body = list(self.func.walk())
+        self.written = self._touched("write", self.body)
         if any(isinstance(op, ops.Breakpoint) for op in self.body):
             machine.debugger = Debugger(machine.program_name)
 
     def run(self, order: Array) -> None:
         """Run the programs in `order`, in groups if they turn out to be independent."""
-        both, written = self._shared(), self._written()
+        both, written = self._shared(), self.written
         try:
             if self._may_wait() or self._work_together():
                 self._record(written, races=False)
@@ -114,7 +120,10 @@ class _Launch:
                 self._groups(order, 1)
             else:
                 self._in_groups(order, both, written)
+            check_loops(self.machine, self.body,
+                        lambda load: not self._touched("read", [load]) & self.written)
             if len(order) == prod(self.machine.grid):
+                check_grid(self.machine, self.body)
                 self._look_for_gaps(written)
         finally:
             for allocation in written:
@@ -175,7 +184,7 @@ class _Launch:
         """Whether a `while` reads memory that the kernel writes: it may wait for a program."""
         inside = [op for loop in self.body if isinstance(loop, ops.While) for op in loop.walk()]
         return self.machine.debugger is None and \
-            bool(self._touched("read", inside) & self._written())
+            bool(self._touched("read", inside) & self.written)
 
     def _work_together(self) -> bool:
         """Whether the programs of a cluster have to do with each other."""
@@ -212,14 +221,11 @@ class _Launch:
             out |= {self.memory.allocation_of(r.name or str(r.index)) for r in roots}
         return out
 
-    def _written(self) -> set[Allocation]:
-        return self._touched("write", self.body)
-
     def _shared(self) -> set[Allocation]:
         """Allocations both read and written: where programs might depend on each other."""
         only_atomics = all("write" in op.class_effects for op in self.body
                            if accessed(op) is not None)
-        return set() if only_atomics else self._touched("read", self.body) & self._written()
+        return set() if only_atomics else self._touched("read", self.body) & self.written
 
 
 def _find(module: Module, name: str) -> Func:

@@ -74,6 +74,7 @@ def _(m: Machine, frame: Frame, op: ops.SharedLoad) -> Sequence[Data]:
 @interp_rules(ops.Barrier)
 def _(m: Machine, frame: Frame, op: ops.Barrier) -> None:
     m.meet(frame)
+    m.memory.barrier(frame.programs)
 
 
 @interp_rules(ops.GridDependencyWait, ops.GridDependencyLaunch)
