@@ -31,6 +31,7 @@ cache: bool
 cache_dir: str
 seed: int
 check: str
+strict: bool
 run: str
 interpret: bool
 target: str
@@ -145,6 +146,9 @@ KNOBS: tuple[Knob, ...] = (
     Knob("check", "0, 1, gpu", "0",
          "1: look for races and uninitialised values in what runs as PTX on a CPU; gpu: put checks "
          "of accesses and promises into every kernel, as `debug=True` does", _check),
+    Knob("strict", "0, 1", "1",
+         "0: in the interpreter, masked-off lanes without `other` are 0, and hints are not checked",
+         _flag, launch=False),
     Knob("run", ", ".join(RUN_LEVELS), "",
          "run every launch at that level on the CPU", _run_level),
     Knob("interpret", "0, 1", "0", "1: short for TILEC_RUN=tile", _flag),

@@ -65,7 +65,7 @@ FAULTS: dict[str, tuple[str, Callable[[Module], None], str]] = {
                           "lacks 0 arrivals and 1 bytes, which nothing before provides"),
     "too few bytes": (GEMM, change(ops.MbarrierExpect, 1, bytes=49152 - 32768),
                       "waits for ever: this phase of the mbarrier lacks 0 arrivals and 0 bytes, "
-                      "and got 32768 bytes more than it expects"),
+                      "and got 65536 bytes more than it expects"),
     "an arrival too many": (GEMM, change(ops.MbarrierInit, 0, count=2), "lacks 1 arrivals"),
     "no expect": (GEMM, drop(ops.MbarrierExpect, 0), "lacks 1 arrivals"),
     "no load": (GEMM, drop(ops.TmaLoad, 0), "lacks 0 arrivals and 16384 bytes"),

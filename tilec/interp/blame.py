@@ -37,8 +37,8 @@ def root_of(value: Value) -> Value:
     return value
 
 
-def poison_origin(value: Value, frame: Frame) -> str:
-    """Where the poison in `value` was made, as the end of a sentence."""
+def poison_origin(value: Value, frame: Frame) -> tuple[str, str]:
+    """Where the poison in `value` was made, as the end of a sentence, and what would cure it."""
     def may_be_poison(v: Value) -> bool:
         data = frame.find(v)
         return data is None or (data[1] is not None and bool(data[1].any()))
@@ -48,14 +48,15 @@ def poison_origin(value: Value, frame: Frame) -> str:
         if op is None:
             continue
         if isinstance(op, ops.Load) and op.mask is not None and op.other is None:
-            return f"the load at {place(op)}, whose masked-off lanes have no `other`"
+            return (f"the load at {place(op)}, whose masked-off lanes have no `other`",
+                    "give that load an `other` (with TILEC_STRICT=0 such lanes are 0)")
         if isinstance(op, (ops.Div, ops.Rem)) and not scalar_of(op.lhs.type).is_float:
-            return f"the division by zero at {place(op)}"
+            return f"the division by zero at {place(op)}", "divide by something else there"
         if isinstance(op, ops.AtomicRmw) and op.mask is not None:
-            return f"masked-off lanes of the atomic at {place(op)}"
+            return f"masked-off lanes of the atomic at {place(op)}", "use the others alone"
         if isinstance(op, (ops.SharedLoad, ops.RemoteLoad)):
-            return f"shared memory that nobody wrote, read at {place(op)}"
-    return "an earlier op"
+            return f"shared memory that nobody wrote, read at {place(op)}", "write it before"
+    return "an earlier op", "see what makes it"
 
 
 def place(op: Op) -> str:

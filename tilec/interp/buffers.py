@@ -12,9 +12,6 @@ from tilec.eval.dtypes import Array
 from tilec.interp.frame import Data, Frame
 from tilec.ir.core import Op
 
-# How likely it is that a copy under way lands before any one of the ops that could notice.
-LANDS = 0.25
-
 
 class Buffer:
     """A buffer in shared memory, one per program of the frame that made it.
@@ -124,7 +121,8 @@ class Copy:
 
 
 class Copies:
-    """The asynchronous copies of a group of programs."""
+    """The asynchronous copies of a group of programs. They land as late as they may: in the wait
+    that covers them. random: for what else is drawn while these programs run."""
 
     def __init__(self, root: Frame, seed: int | None) -> None:
         self.root = root
@@ -160,7 +158,12 @@ class Copies:
         self.under_way = [c for c in self.under_way if len(c.who)]
         return ended
 
-    def drift(self) -> None:
-        """Some data may land at any time."""
+    def into(self, frame: Frame, view: View) -> Copy | None:
+        """A copy into what the frame's programs see by the view, which no wait has covered."""
         for copy in self.under_way:
-            copy.land(self.random.random(len(copy.who)) < LANDS)
+            if copy.view.buffer is view.buffer:
+                rows, stage = view.place(frame)
+                _, mine, theirs = np.intersect1d(rows, copy.rows, return_indices=True)
+                if (stage[mine] == copy.stage[theirs]).any():
+                    return copy
+        return None

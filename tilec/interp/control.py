@@ -25,8 +25,9 @@ def defined(m: Machine, frame: Frame, op: Op, value: Value, what: str) -> Array:
     array, poison = frame.get(value)
     if poison is not None and poison.any():
         row = int(np.flatnonzero(np.broadcast_to(poison, (len(frame),)))[0])
+        origin, cure = poison_origin(value, frame)
         raise m.error(op, f"{m.program_name(frame.programs[row])}: {what} is poison: it comes from "
-                          f"{poison_origin(value, frame)}", "give that load an `other`")
+                      f"{origin}", cure)
     return array
 
 

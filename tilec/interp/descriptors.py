@@ -50,7 +50,7 @@ class BlockAccess(MemoryAccess):
 def _(m: Machine, frame: Frame, op: ops.DescriptorLoad) -> Sequence[Data]:
     access, dtype = BlockAccess(m, frame, op), dtype_of(op.result.type)
     try:
-        array = m.memory.load(access.address, access.active, dtype, access.who)
+        array = m.memory.load(access.address, access.active, dtype, access.by)
     except AccessError as e:
         raise access.failed(e) from None
     fill = np.array(np.nan if op.padding == "nan" else 0).astype(dtype)
@@ -69,8 +69,8 @@ def _(m: Machine, frame: Frame, op: ops.DescriptorStore | ops.DescriptorAtomic) 
     value = access.value(op.value)
     try:
         if isinstance(op, ops.DescriptorAtomic):
-            m.memory.atomic_add(access.address, value, access.active, access.who, False)
+            m.memory.atomic_add(access.address, value, access.active, access.by, False)
         else:
-            m.memory.store(access.address, value, access.active, access.who)
+            m.memory.store(access.address, value, access.active, access.by)
     except AccessError as e:
         raise access.failed(e) from None

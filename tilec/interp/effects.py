@@ -17,7 +17,8 @@ from tilec.interp.blame import mask_comment, pointer_name, poison_origin, where
 from tilec.interp.control import defined
 from tilec.interp.frame import Data, Frame
 from tilec.interp.machine import Machine, full_shape, interp_rules
-from tilec.interp.memory import MANY, AccessError
+from tilec.interp.memory import AccessError
+from tilec.interp.touches import MANY, By
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
 from tilec.ir.ops.memory import MemoryOp
@@ -75,7 +76,7 @@ class MemoryAccess:
         """Say who accesses. One row for several programs: all of them do the same access."""
         self.together = rows < len(self.frame)
         who = np.array([MANY]) if self.together else self.frame.programs
-        self.who = who.reshape((-1,) + (1,) * (self.address.ndim - 1))
+        self._note_programs(who)
         if self.m.memory.wider:
             self._note_outside()
 
@@ -98,12 +99,16 @@ class MemoryAccess:
                  f"{_some(memory.elements(name))} that it got, inside of the memory behind it; "
                  "mask these off if they are not meant")
 
+    def _note_programs(self, who: Array) -> None:
+        programs = who.reshape((-1,) + (1,) * (self.address.ndim - 1))
+        self.by = By(self.op, programs, self.m.in_runs(self.ptr))
+
     def apart(self) -> None:
         """A row for every program, though all have the same operands."""
         if self.together:
             shape = (len(self.frame), *self.address.shape[1:])
             self.address = np.broadcast_to(self.address, shape)
-            self.who = self.frame.programs.reshape((-1,) + (1,) * (len(shape) - 1))
+            self._note_programs(self.frame.programs)
             if self.active is not None:
                 self.active = np.broadcast_to(self.active, shape)
 
@@ -130,10 +135,10 @@ class MemoryAccess:
         where = f" in {count} elements" if shape_of(value.type) else ""
         name = pointer_name(self.ptr, self.m.func) or "memory"
         verb = VERBS[type(self.op)]
+        origin, cure = poison_origin(value, self.frame)
         raise self.m.error(
             self.op, f"{self.m.program_name(self.frame.programs[row])} {verb} {name}, but {what}"
-            f"{where}: it comes from {poison_origin(value, self.frame)}",
-            "give that load an `other`, or mask these elements off here")
+            f"{where}: it comes from {origin}", f"{cure}, or mask these elements off here")
 
     def failed(self, e: AccessError) -> InterpreterError:
         """The author's view of a bad access."""
@@ -171,13 +176,15 @@ def _(m: Machine, frame: Frame, op: ops.Load) -> Sequence[Data]:
     access = MemoryAccess(m, frame, op, None)
     dtype = dtype_of(op.result.type)
     try:
-        array = m.memory.load(access.address, access.active, dtype, access.who)
+        array = m.memory.load(access.address, access.active, dtype, access.by)
     except AccessError as e:
         raise access.failed(e) from None
     if access.active is None:
         return ((array, None),)
-    if op.other is None:
+    if op.other is None and m.strict:
         return ((array, ~access.active),)
+    if op.other is None:
+        return ((np.where(access.active, array, np.zeros(1, array.dtype)), None),)
     other, poison = frame.get(op.other)
     if poison is not None:
         poison = (poison != 0) & ~access.active
@@ -189,7 +196,7 @@ def _(m: Machine, frame: Frame, op: ops.Store) -> None:
     access = MemoryAccess(m, frame, op, op.value)
     value = access.value(op.value)
     try:
-        m.memory.store(access.address, value, access.active, access.who)
+        m.memory.store(access.address, value, access.active, access.by)
     except AccessError as e:
         raise access.failed(e) from None
 
@@ -201,7 +208,7 @@ def _(m: Machine, frame: Frame, op: ops.AtomicRmw) -> Sequence[Data]:
     value = access.value(op.value)
     used = bool(op.result.uses)
     try:
-        old = m.memory.atomic_add(access.address, value, access.active, access.who, used)
+        old = m.memory.atomic_add(access.address, value, access.active, access.by, used)
     except AccessError as e:
         raise access.failed(e) from None
     if old is None:
@@ -215,8 +222,9 @@ def _(m: Machine, frame: Frame, op: ops.AtomicRmw) -> Sequence[Data]:
 def _(m: Machine, frame: Frame, op: ops.Assert) -> None:
     array, poison = frame.get(op.cond)
     if poison is not None and poison.any():
-        raise m.error(op, f"the condition of this assertion is poison: it comes from "
-                          f"{poison_origin(op.cond, frame)}")
+        origin, cure = poison_origin(op.cond, frame)
+        raise m.error(op, f"the condition of this assertion is poison: it comes from {origin}",
+                      cure)
     if array.all():
         return
     index = tuple(int(i) for i in np.argwhere(~array)[0])
@@ -238,11 +246,12 @@ def _(m: Machine, frame: Frame, op: ops.Assume) -> None:
 @interp_rules(ops.Hint)
 def _(m: Machine, frame: Frame, op: ops.Hint) -> Sequence[Data]:
     array, poison = frame.get(op.x)
-    if poison is None:
+    if poison is None and m.strict:
         wrong = broken_promise(op, array, _run_lengths(m, op))
         if wrong:
             raise m.error(op, f"this hint promises {wrong}, which does not hold",
-                          "compiled code relies on it; remove the hint or fix the call")
+                          "compiled code relies on it; remove the hint or fix the call "
+                          "(TILEC_STRICT=0 leaves hints unchecked)")
     return ((eval_rules[ops.Hint](op, array), poison),)
 
 

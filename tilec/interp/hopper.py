@@ -1,8 +1,8 @@
 """Interpreter rules of what sm_90a has: who acts, mbarriers, TMA, wgmma.
 
-A TMA load lands at any time that the seed draws, at the latest in the wait for its phase. A matrix
-product is computed when it begins, but poison until a wait covers its group: its poison holds the
-group's number, above a bit for what is poison by itself.
+A TMA load lands in the wait for its phase. A matrix product is computed when it begins, but poison
+until a wait covers its group: its poison holds the group's number, above a bit for what is poison
+by itself.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tilec.interp.machine import Machine, interp_rules
 from tilec.interp.memory import AccessError
 from tilec.interp.shadow import touch
 from tilec.interp.shared import barriers_are_there, begin_write
+from tilec.interp.touches import By
 from tilec.ir import ops
 from tilec.ir.accumulators import warpgroups
 from tilec.ir.core import Op, Value
@@ -168,7 +169,6 @@ def _(m: Machine, frame: Frame, op: ops.MbarrierWait) -> None:
         over = copy.phase < bar.state.phase[copy.bar_rows, copy.slots]
         copy.keep(~(_of(bar, copy, frame, m) & over))
     m.copies.under_way = [c for c in m.copies.under_way if len(c.who)]
-    m.copies.drift()
 
 
 def _counted(m: Machine, bar: _Barrier) -> list[TmaCopy]:
@@ -203,7 +203,7 @@ class _Tile(NamedTuple):
 
     address: Array
     inside: Array
-    who: Array
+    by: By
 
 
 def _tile(m: Machine, frame: Frame, op: TmaOp, coordinates: Sequence[Value],
@@ -230,7 +230,7 @@ def _tile(m: Machine, frame: Frame, op: TmaOp, coordinates: Sequence[Value],
     inside = np.broadcast_to(inside.reshape(-1, *shape), address.shape)
     who = frame.programs.reshape((-1,) + (1,) * len(shape))
     return _Tile(np.broadcast_to(address, (len(frame), *shape)),
-                 np.broadcast_to(inside, (len(frame), *shape)), who)
+                 np.broadcast_to(inside, (len(frame), *shape)), By(op, who, False))
 
 
 def _phase_end(bar: _Barrier) -> End:
@@ -263,7 +263,7 @@ def _content(m: Machine, frame: Frame, op: ops.TmaLoad | ops.TmaMulticast) -> Ar
     t = op.buffer.type
     assert isinstance(t, MemDesc)
     tile = _tile(m, frame, op, op.coordinates, t.shape)
-    array = m.memory.load(tile.address, tile.inside, dtype_of(t), tile.who)
+    array = m.memory.load(tile.address, tile.inside, dtype_of(t), tile.by)
     return np.where(tile.inside, array, np.zeros(1, array.dtype))
 
 
@@ -285,7 +285,6 @@ def _load_into(m: Machine, frame: Frame, op: ops.TmaLoad | ops.TmaMulticast, pee
         op, view, who, rows, stage, np.full(len(who), NO_GROUP), view.stored(array),
         np.zeros(len(who), bool), bar.state, bar.rows, bar.slots,
         bar.state.phase[bar.rows, bar.slots], array[0].nbytes))
-    m.copies.drift()
 
 
 @interp_rules(ops.TmaStore)
@@ -300,9 +299,9 @@ def _(m: Machine, frame: Frame, op: ops.TmaStore) -> None:
                       "that are poison: nobody wrote them, or something poison was written")
     try:
         if op.reduce:
-            m.memory.atomic_add(tile.address, array, tile.inside, tile.who, False)
+            m.memory.atomic_add(tile.address, array, tile.inside, tile.by, False)
         else:
-            m.memory.store(tile.address, array, tile.inside, tile.who)
+            m.memory.store(tile.address, array, tile.inside, tile.by)
     except AccessError as e:
         raise m.error(op, f"%{op.map.name} is a read-only array" if e.reason == "readonly" else
                       f"%{op.map.name} is {e.reason}") from None
@@ -394,5 +393,4 @@ def _(m: Machine, frame: Frame, op: ops.WgmmaWait) -> Sequence[Data]:
             early = np.where(poison >> 1 > last, poison, poison & 1)
             poison = early if (early > 1).any() else early != 0 if early.any() else None
         out.append((array, poison))
-    m.copies.drift()
     return out

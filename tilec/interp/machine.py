@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilec.errors import InterpreterError
+from tilec import knobs
+from tilec.errors import InterpreterError, note
 from tilec.eval.dtypes import Array
 from tilec.eval.rules import rule as eval_rules
 from tilec.interp.asynchrony import Asynchrony
@@ -28,11 +29,13 @@ from tilec.ir.core import UNKNOWN, Block, Func, Op, Value
 from tilec.ir.ops.base import ScratchOp
 from tilec.ir.printer import print_op
 from tilec.ir.rules import Rules
+from tilec.ir.spelling import as_authors_say
 from tilec.ir.types import scalar_of, shape_of
 
 if TYPE_CHECKING:
     from tilec.interp.agents import Agent
     from tilec.interp.cluster import Cluster, Member
+    from tilec.interp.numbers import Watch
 
 interp_rules = Rules("interp")
 Rule = Callable[["Machine", Frame, Any], Sequence[Data] | None]
@@ -54,10 +57,12 @@ class Machine:
         self.extents = grid + (1,) * (3 - len(grid))
         self.emit = emit
         self.debugger: Debugger | None = None
+        self.watch: Watch | None = None
         self.lowered = lowered
         self.turns: Turns | None = None
         self.shadow: Shadow | None = None
         self.seed = seed
+        self.strict = knobs.strict
         self.num_warps, self.num_ctas = num_warps, num_ctas
         self.copies: Copies | None = None
         self.role: Agent | None = None
@@ -71,6 +76,11 @@ class Machine:
     def axis(self) -> AxisAnalysis:
         """What the compiler knows of the values, for the hints that build on it."""
         return AxisAnalysis(self.func)
+
+    def in_runs(self, pointer: Value) -> bool:
+        """Whether the addresses of a tile are known to grow by one element along its last axis."""
+        shape = shape_of(pointer.type)
+        return bool(shape) and self.axis.get(pointer).contiguity[-1] >= shape[-1]
 
     def fork(self) -> Machine:
         """A machine for another program of the launch, with shared memory of its own."""
@@ -136,7 +146,7 @@ class Machine:
                 continue
             dead = {r for r in op.results if not r.uses}
             for inner in op.walk():
-                for v in inner.operands:
+                for v in (*inner.operands, *(self.watch.needs(inner) if self.watch else ())):
                     own = v.owner is block or (v.op is not None and v.op.parent is block)
                     if own and v not in seen:
                         seen.add(v)
@@ -152,6 +162,8 @@ class Machine:
             if compute is None:
                 raise self.error(op, f"the interpreter has no rule for {op.name}")
             rule = _poison_rule(op, compute)
+        if self.watch is not None:
+            rule = self.watch.rule(op, rule)
         return _scratch_rule(rule) if self.lowered and isinstance(op, ScratchOp) else rule
 
     def meet(self, frame: Frame) -> None:
@@ -170,6 +182,14 @@ class Machine:
             text = print_op(op).strip().splitlines()[0]
             return InterpreterError(f"{message}\n    {text}", None, advice)
         return InterpreterError(message, op.loc, advice)
+
+    def note(self, op: Op, message: str, advice: str, about: object = None) -> None:
+        """Tell what is likely a mistake, once for each kind and place, or what it is about, in a
+        kernel."""
+        told = self.error(op, message, advice)
+        if not self.lowered and op.loc != UNKNOWN:
+            told.message, told.advice = as_authors_say(message), as_authors_say(advice)
+        note((self.func.name, about or op.loc, advice), str(told))
 
 
 def _scratch_rule(rule: Rule) -> Rule:

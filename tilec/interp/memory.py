@@ -15,13 +15,10 @@ import numpy as np
 
 from tilec.eval.dtypes import BOOL, Array, DType
 from tilec.eval.storage import span_of, storage_of
+from tilec.interp.touches import By, Touches, put
+from tilec.interp.views import Views
 
 SPACING = 1 << 40
-NOBODY, MANY, ATOMIC = -1, -2, -3
-
-
-class Conflict(Exception):
-    """Programs that were run together touch one element, and one of them writes it."""
 
 
 class AccessError(Exception):
@@ -38,8 +35,8 @@ class AccessError(Exception):
 @dataclass(eq=False)
 class Allocation:
     """Bytes of host memory at address `base`. core: the offsets between which the arguments' views
-    lie. readers and writers hold, per element of the core, the program that touched it (or NOBODY,
-    MANY, ATOMIC); they exist only where conflicts are looked for."""
+    lie. touches: who touched its elements, views: how arguments are used, where that is watched;
+    both count elements from the core's first."""
 
     base: int
     raw: Array
@@ -47,13 +44,32 @@ class Allocation:
     names: list[str]
     dtype: DType
     writeable: bool
-    readers: Array | None = None
-    writers: Array | None = None
+    touches: Touches | None = None
+    views: Views | None = None
     _views: dict[DType, Array] = field(default_factory=dict)
 
     @property
     def end(self) -> int:
         return self.base + len(self.raw)
+
+    @property
+    def first(self) -> int:
+        """The address of the core."""
+        return self.base + self.core.start
+
+    @property
+    def elements(self) -> int:
+        """How many there are in the core."""
+        return (self.core.stop - self.core.start) // self.dtype.itemsize
+
+    def in_core(self, index: Array, select: Array | None, size: int) -> Array | None:
+        """Numbers of elements of `size` bytes as they count from the core's first; None where they
+        are of another size than the arguments', or some lie outside of all views."""
+        at = index - self.core.start // size
+        lanes = at if select is None else at[select]
+        known = size == self.dtype.itemsize and (
+            not lanes.size or lanes.min() >= 0 and lanes.max() < self.elements)
+        return at if known else None
 
     def view(self, dtype: DType) -> Array:
         """The bytes as a vector of `dtype`."""
@@ -62,11 +78,9 @@ class Allocation:
             self._views[dtype] = self.raw[:whole].view(dtype)
         return self._views[dtype]
 
-    def track(self) -> None:
-        """Start recording which program touches which element."""
-        elements = (self.core.stop - self.core.start) // self.dtype.itemsize
-        self.readers = np.full(elements, NOBODY, np.int64)
-        self.writers = np.full(elements, NOBODY, np.int64)
+    def core_view(self, dtype: DType) -> Array:
+        """The bytes of the core as a vector of `dtype`."""
+        return self.raw[self.core].view(dtype)
 
 
 def _raw(low: int, high: int) -> Array:
@@ -127,31 +141,40 @@ class Memory:
         """The allocation that holds the array of argument `name`."""
         return self.allocations[self.address[name] // SPACING - 1]
 
+    def barrier(self, programs: Array) -> None:
+        """The threads of each of these programs meet."""
+        for allocation in self.allocations:
+            if allocation.views is not None and allocation.views.sharing is not None:
+                allocation.views.sharing.barrier(programs)
+
     # -- resolving --------------------------------------------------------------------------
 
     def _resolve(self, address: Array, active: Array | None, size: int,
                  ) -> list[tuple[Allocation, Array | None]]:
         """Allocations touched, each with its lanes (None: all active ones). Checks bounds and
         alignment of every active lane; raises AccessError."""
-        if active is None:
-            low, high = address.min(), address.max()
-        else:
+        if active is not None and not active.any():
+            return []
+        allocation = self._around(address.min(), address.max() + size)
+        if allocation is None and active is not None:  # maybe for lanes that are off
             info = np.iinfo(np.int64)
-            low = address.min(where=active, initial=info.max)
-            high = address.max(where=active, initial=info.min)
-            if low > high:
-                return []
+            allocation = self._around(address.min(where=active, initial=info.max),
+                                      address.max(where=active, initial=info.min) + size)
+        if allocation is None:
+            return self._resolve_lanes(address, active, size)
+        self._check_alignment(address, active, allocation, size)
+        return [(allocation, None)]
+
+    def _around(self, low: int, high: int) -> Allocation | None:
+        """The allocation that has all bytes of [low, high)."""
         index = int(low) // SPACING - 1
-        inside = 0 <= index < len(self.allocations)
-        if inside and low >= self.bases[index] and high + size <= self.ends[index]:
-            allocation = self.allocations[index]
-            self._check_alignment(address, active, allocation, size)
-            return [(allocation, None)]
-        return self._resolve_lanes(address, active, size)
+        inside = 0 <= index < len(self.allocations) and low >= self.bases[index] and \
+            high <= self.ends[index]
+        return self.allocations[index] if inside else None
 
     def _check_alignment(self, address: Array, active: Array | None, allocation: Allocation,
                          size: int) -> None:
-        if size > 1:
+        if (int(np.bitwise_or.reduce(address, axis=None)) | allocation.base) & (size - 1):
             odd = np.asarray((address | allocation.base) & (size - 1)) != 0
             odd = odd if active is None else odd & active
             if odd.any():
@@ -183,10 +206,10 @@ class Memory:
 
     # -- access -----------------------------------------------------------------------------
 
-    def load(self, address: Array, active: Array | None, dtype: DType, programs: Array) -> Array:
+    def load(self, address: Array, active: Array | None, dtype: DType, by: By) -> Array:
         """Elements at `address` [P, ...]; inactive lanes give arbitrary ones.
 
-        programs: [P or 1, 1, ...], the program of each lane. Raises AccessError and Conflict.
+        by: who loads, for the record. Raises AccessError and Conflict.
         """
         stored = np.dtype(np.uint8) if dtype == BOOL else dtype
         parts = self._resolve(address, active, dtype.itemsize)
@@ -197,8 +220,9 @@ class Memory:
             select = active if lanes is None else lanes
             if select is not None:
                 index = np.where(select, index, 0)
-            if allocation.readers is not None:
-                self._note_read(allocation, index, select, programs, dtype)
+            at = self._watched(allocation, index, select, by, dtype.itemsize, False)
+            if allocation.touches is not None and at is not None:
+                allocation.touches.read(at, select, by)
             part = np.take(view, index)
             out = part if out is None or lanes is None else np.where(lanes, part, out)
         if out is None:
@@ -210,18 +234,44 @@ class Memory:
         offset = address - allocation.base
         return offset >> (size.bit_length() - 1) if size > 1 else offset
 
-    def store(self, address: Array, value: Array, active: Array | None, programs: Array) -> None:
-        """Write `value` [P, ...]; raises AccessError and Conflict."""
-        for view, index, values, _ in self._writes(address, value, active, programs, False):
-            if self.count_changes:
-                self.changes += bool((view[index] != values).any())
-            view[index] = values
+    @staticmethod
+    def _watched(allocation: Allocation, index: Array, select: Array | None, by: By, size: int,
+                 writes: bool) -> Array | None:
+        """The accessed elements as the records of an allocation count them; None where there is
+        none, or no record of these."""
+        touches, views = allocation.touches, allocation.views
+        if touches is None and views is None:
+            return None
+        at = allocation.in_core(index, select, size)
+        if at is None and touches is not None:
+            touches.miss(writes)
+        elif at is not None and views is not None:
+            views.access(at, select, by, writes)
+        return at
 
-    def atomic_add(self, address: Array, value: Array, active: Array | None, programs: Array,
+    def store(self, address: Array, value: Array, active: Array | None, by: By) -> None:
+        """Write `value` [P, ...]; raises AccessError and Conflict."""
+        for allocation, view, index, values, select in self._writes(address, value, active, by):
+            if self.count_changes:
+                on = slice(None) if select is None else select
+                self.changes += bool((view[index[on]] != values[on]).any())
+            at = self._watched(allocation, index, select, by, values.itemsize, True)
+            if allocation.touches is not None and at is not None:
+                allocation.touches.store(at, select, by, allocation.core_view(view.dtype), values)
+            else:
+                put(view, index, select, values)
+
+    def atomic_add(self, address: Array, value: Array, active: Array | None, by: By,
                    want_old: bool) -> Array | None:
         """Add to memory lane after lane; the old values if `want_old`."""
         old = np.zeros(address.shape, value.dtype) if want_old else None
-        for view, index, values, lanes in self._writes(address, value, active, programs, True):
+        for allocation, view, index, values, select in self._writes(address, value, active, by):
+            found = self._watched(allocation, index, select, by, values.itemsize, True)
+            lanes = np.ones(index.shape, bool) if select is None else select
+            if allocation.touches is not None and found is not None:
+                programs = np.broadcast_to(by.programs, index.shape)[lanes]
+                allocation.touches.atomic(found[lanes], programs, by)
+            index, values = index[lanes], values[lanes]
             if self.count_changes:
                 self.changes += bool(values.astype(bool).any())
             if old is None:
@@ -234,9 +284,10 @@ class Memory:
             old[lanes] = taken
         return old
 
-    def _writes(self, address: Array, value: Array, active: Array | None, programs: Array,
-                atomic: bool) -> list[tuple[Array, Array, Array, Array]]:
-        """(vector, indices, values, lanes) for each allocation, after all checks."""
+    def _writes(self, address: Array, value: Array, active: Array | None, by: By,
+                ) -> list[tuple[Allocation, Array, Array, Array, Array | None]]:
+        """(allocation, its vector, indices, values, lanes or None) for each one, after all checks.
+        """
         size = value.dtype.itemsize
         stored = value.view(np.uint8) if value.dtype == BOOL else value
         out = []
@@ -246,56 +297,9 @@ class Memory:
                 where = np.ones(address.shape, bool) if select is None else select
                 raise AccessError("readonly", where, allocation)
             index = self._index(address, allocation, size)
-            if allocation.writers is not None:
-                self._note_write(allocation, index, select, programs, value.dtype, atomic)
-            if select is None:
-                select = np.ones(address.shape, bool)
-                index = index.reshape(-1)
-                values = np.broadcast_to(stored, address.shape).reshape(-1)
-            else:
-                index, values = index[select], np.broadcast_to(stored, address.shape)[select]
-            out.append((allocation.view(stored.dtype), index, values, select))
+            out.append((allocation, allocation.view(stored.dtype), index,
+                        np.broadcast_to(stored, address.shape), select))
         return out
-
-    # -- conflicts --------------------------------------------------------------------------
-
-    def _lanes(self, allocation: Allocation, index: Array, select: Array | None, programs: Array,
-               dtype: DType) -> tuple[Array, Array]:
-        if dtype.itemsize != allocation.dtype.itemsize:
-            raise Conflict  # elements of two sizes: not worth a finer record
-        who = np.broadcast_to(programs, index.shape)
-        at, who = (index.reshape(-1), who.reshape(-1)) if select is None else \
-            (index[select], who[select])
-        at = at - allocation.core.start // dtype.itemsize
-        assert allocation.readers is not None
-        if at.size and (at.min() < 0 or at.max() >= len(allocation.readers)):
-            raise Conflict  # outside of all views: no record of it
-        return at, who
-
-    def _note_read(self, allocation: Allocation, index: Array, select: Array | None,
-                   programs: Array, dtype: DType) -> None:
-        at, who = self._lanes(allocation, index, select, programs, dtype)
-        readers, writers = allocation.readers, allocation.writers
-        assert readers is not None and writers is not None
-        writer = writers[at]
-        if ((writer != NOBODY) & (writer != who)).any():
-            raise Conflict
-        reader = readers[at]
-        readers[at] = np.where((reader == NOBODY) | (reader == who), who, MANY)
-        # Of several programs reading one element at once, the last assignment won.
-        readers[at[readers[at] != who]] = MANY
-
-    def _note_write(self, allocation: Allocation, index: Array, select: Array | None,
-                    programs: Array, dtype: DType, atomic: bool) -> None:
-        at, who = self._lanes(allocation, index, select, programs, dtype)
-        readers, writers = allocation.readers, allocation.writers
-        assert readers is not None and writers is not None
-        reader, writer = readers[at], writers[at]
-        mixed = writer != ATOMIC if atomic else writer == ATOMIC
-        clash = mixed & (writer != NOBODY) & (writer != who)
-        if (clash | ((reader != NOBODY) & (reader != who))).any():
-            raise Conflict
-        writers[at] = ATOMIC if atomic else who
 
 
 @np.errstate(all="ignore")

@@ -6,8 +6,9 @@ between them, one by one otherwise, in turns where they may wait for each other.
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -30,14 +31,18 @@ from tilec.interp import (  # noqa: F401  (they register rules)
 from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data
 from tilec.interp.machine import Machine
-from tilec.interp.memory import Allocation, Conflict, Memory
+from tilec.interp.memory import Allocation, Memory
+from tilec.interp.notes import check_grid, check_loops, report_gaps, report_meeting, watch_views
+from tilec.interp.numbers import Watch
+from tilec.interp.touches import Conflict, Touches
 from tilec.interp.waiting import Turns
 from tilec.ir import ops
 from tilec.ir.clusters import check_clusters
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.grids import extents_of
 from tilec.ir.ops.hopper import TmaOp
-from tilec.ir.origins import accessed, pointer_roots
+from tilec.ir.ops.memory import MemoryOp
+from tilec.ir.origins import accessed, pointer_roots, walk_back
 from tilec.ir.spelling import as_authors_say
 from tilec.ir.types import Pointer, Scalar, TensorMap, shape_of
 
@@ -78,8 +83,12 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
                       module.num_warps, module.num_ctas)
     machine.maps = {p: arrays[p.name or str(i)] for i, p in enumerate(func.args)
                     if isinstance(p.type, TensorMap)}
+    machine.watch = Watch(machine)
+    launch = _Launch(machine, arguments)
+    for allocation in memory.allocations:
+        watch_views(machine, allocation, module.level == "tile" and allocation in launch.written)
     try:
-        _Launch(machine, arguments).run(order)
+        launch.run(order)
     except InterpreterError as e:
         if module.level == "tile" and e.loc is not None:  # a kernel's line, not one of text
             e.message, e.advice = as_authors_say(e.message), as_authors_say(e.advice)
@@ -113,30 +122,61 @@ class _Launch:
         self.func, self.memory, self.emit = machine.func, machine.memory, machine.emit
         self.printed: list[str] = []
         self.body = list(self.func.walk())
+        self.written = self._touched("write", self.body)
         if any(isinstance(op, ops.Breakpoint) for op in self.body):
             machine.debugger = Debugger(machine.program_name)
 
     def run(self, order: Order) -> None:
         """Run the programs in `order`, in groups if they turn out to be independent."""
-        if self._may_wait() or self._work_together():
-            self._in_turns(order)
-            return
-        if not self._must_be_alone() and order.count > 1:
-            shared = self._shared()
-            saved = [(a, a.raw[a.core].copy()) for a in self._written()] if shared else []
-            for allocation in shared:
-                allocation.track()
-            try:
-                self._groups(order, self._group_size())
-                return
-            except Conflict:
-                self.printed.clear()
-                for allocation, content in saved:
-                    allocation.raw[allocation.core] = content
-            finally:
-                for allocation in shared:
-                    allocation.readers = allocation.writers = None
-        self._groups(order, 1)
+        both, written = self._shared(), self.written
+        try:
+            if self._may_wait() or self._work_together():
+                self._record(written, races=False)
+                self._in_turns(order)
+            elif self._must_be_alone() or order.count == 1:
+                races = order.count > 1 and not self._synchronise()
+                self._record(written, both if races else set(), races=races)
+                self._groups(order, 1)
+            else:
+                self._in_groups(order, both, written)
+            check_loops(self.machine, self.body,
+                        lambda load: not self._touched("read", [load]) & self.written)
+            if order.count == prod(self.machine.grid):
+                check_grid(self.machine, self.body)
+                self._look_for_gaps(written)
+        finally:
+            for allocation in written:
+                allocation.touches = None
+
+    def _in_groups(self, order: Order, both: set[Allocation], written: set[Allocation]) -> None:
+        saved = [(a, a.raw[a.core].copy()) for a in written] if both else []
+        self._record(written, both, together=True)
+        try:
+            self._groups(order, self._group_size())
+        except Conflict:
+            self.printed.clear()
+            for allocation, content in saved:
+                allocation.raw[allocation.core] = content
+            self._record(written, both)
+            self._groups(order, 1)
+
+    def _record(self, written: set[Allocation], both: Container[Allocation] = (),
+                together: bool = False, races: bool = True) -> None:
+        """Keep from now on who touches what."""
+        for a in written:
+            a.touches = Touches(a.elements,
+                                functools.partial(report_meeting, self.machine, a), together,
+                                a in both, races)
+
+    def _look_for_gaps(self, written: set[Allocation]) -> None:
+        """Elements left out are worth a word, unless the kernel reads the array, too, or what it
+        loads says which it writes."""
+        read = self._touched("read", self.body)
+        scattered = any("write" in op.class_effects and any(
+            isinstance(v.op, MemoryOp) for pointer in [accessed(op)] if pointer is not None
+            for v in walk_back(pointer)) for op in self.body)
+        for allocation in () if scattered else written - read:
+            report_gaps(self.machine, allocation)
 
     def _groups(self, order: Iterable[Array], size: int) -> None:
         self.machine.emit = self.printed.append if size > 1 else self.emit
@@ -165,7 +205,7 @@ class _Launch:
         """Whether a `while` reads memory that the kernel writes: it may wait for a program."""
         inside = [op for loop in self.body if isinstance(loop, ops.While) for op in loop.walk()]
         return self.machine.debugger is None and \
-            bool(self._touched("read", inside) & self._written())
+            bool(self._touched("read", inside) & self.written)
 
     def _work_together(self) -> bool:
         """Whether the programs of a cluster have to do with each other."""
@@ -178,9 +218,12 @@ class _Launch:
         self.printed.clear()
 
     def _must_be_alone(self) -> bool:
-        return self.machine.debugger is not None or any(
-            isinstance(op, ops.WarpSpecialize) or isinstance(op, ops.AtomicRmw) and op.result.uses
-            for op in self.body)
+        return self.machine.debugger is not None or self._synchronise() or any(
+            isinstance(op, ops.WarpSpecialize) for op in self.body)
+
+    def _synchronise(self) -> bool:
+        """Whether programs may order what they do by atomics."""
+        return any(isinstance(op, ops.AtomicRmw) and op.result.uses for op in self.body)
 
     def _group_size(self) -> int:
         tiles = [prod(shape_of(v.type)) for op in self.body for v in op.results]
@@ -199,14 +242,11 @@ class _Launch:
             out |= {self.memory.allocation_of(r.name or str(r.index)) for r in roots}
         return out
 
-    def _written(self) -> set[Allocation]:
-        return self._touched("write", self.body)
-
     def _shared(self) -> set[Allocation]:
         """Allocations both read and written: where programs might depend on each other."""
         only_atomics = all("write" in op.class_effects for op in self.body
                            if accessed(op) is not None)
-        return set() if only_atomics else self._touched("read", self.body) & self._written()
+        return set() if only_atomics else self._touched("read", self.body) & self.written
 
 
 def _find(module: Module, name: str) -> Func:

@@ -112,12 +112,17 @@ def _verb(writes: bool) -> str:
 
 def touch(m: Machine, frame: Frame, op: Op, view: View, writes: bool,
           end: End | None = None) -> None:
-    """Note an access to a buffer, at the lowered level and in warp roles."""
+    """Threads access a buffer, or asynchronous copies for them: none may be under way into it."""
     if m.role is not None:
         m.role.access(m, frame, op, view, writes, end)
     if m.shadow is not None:
         for low, high, part in view.bytes(frame):
             m.shadow.access(m, frame, op, low, high, writes, part, view.buffer.explicit)
+    assert m.copies is not None
+    copied = m.copies.into(frame, view)
+    if copied is not None:
+        raise m.error(op, f"{op.name} {_verb(writes)} a buffer into which {copied.op.name} at "
+                      f"{place(copied.op)} may still be copying", "no wait in between covers it")
 
 
 def use_scratch(m: Machine, frame: Frame, op: ScratchOp) -> None:

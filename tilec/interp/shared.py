@@ -54,7 +54,6 @@ def _(m: Machine, frame: Frame, op: ops.MemdescTrans) -> None:
 @interp_rules(ops.SharedStore)
 def _(m: Machine, frame: Frame, op: ops.SharedStore) -> None:
     view = m.buffers[op.buffer]
-    _drift(m)
     begin_write(m, frame, op, view)
     m.asynchrony.note_store(view.buffer, *view.place(frame))
     view.write(frame, frame.get(op.value))
@@ -63,7 +62,6 @@ def _(m: Machine, frame: Frame, op: ops.SharedStore) -> None:
 @interp_rules(ops.SharedLoad)
 def _(m: Machine, frame: Frame, op: ops.SharedLoad) -> Sequence[Data]:
     view = m.buffers[op.buffer]
-    _drift(m)
     touch(m, frame, op, view, False)
     array, poison = view.read(frame)
     if op.offsets:
@@ -76,6 +74,7 @@ def _(m: Machine, frame: Frame, op: ops.SharedLoad) -> Sequence[Data]:
 @interp_rules(ops.Barrier)
 def _(m: Machine, frame: Frame, op: ops.Barrier) -> None:
     m.meet(frame)
+    m.memory.barrier(frame.programs)
 
 
 @interp_rules(ops.GridDependencyWait, ops.GridDependencyLaunch)
@@ -90,12 +89,11 @@ def _(m: Machine, frame: Frame, op: ops.AsyncCopy) -> None:
     assert m.copies is not None
     access, view = MemoryAccess(m, frame, op, None), m.buffers[op.buffer]
     try:
-        array = m.memory.load(access.address, access.active, dtype_of(op.buffer.type), access.who)
+        array = m.memory.load(access.address, access.active, dtype_of(op.buffer.type), access.by)
     except AccessError as e:
         raise access.failed(e) from None
     if access.active is not None:
         array = np.where(access.active, array, np.zeros(1, array.dtype))
-    _drift(m)
     begin_write(m, frame, op, view)
     m.copies.begin(frame, op, view, array)
 
@@ -114,12 +112,6 @@ def _(m: Machine, frame: Frame, op: ops.AsyncWait) -> None:
         m.asynchrony.note_store(copy.view.buffer, copy.rows, copy.stage)
     if m.shadow is not None:
         m.shadow.landed(ended)
-    _drift(m)
-
-
-def _drift(m: Machine) -> None:
-    assert m.copies is not None
-    m.copies.drift()
 
 
 def barriers_are_there(m: Machine, view: View) -> bool:
