@@ -5,7 +5,15 @@ from __future__ import annotations
 from tilec.language.block_pointers import advance, block_pointer, make_block_ptr
 from tilec.language.casting import cast
 from tilec.language.control import condition, range, static_range
-from tilec.language.creation import arange, full, num_programs, program_id, zeros, zeros_like
+from tilec.language.creation import (
+    arange,
+    full,
+    num_programs,
+    program_id,
+    to_tensor,
+    zeros,
+    zeros_like,
+)
 from tilec.language.debug import (
     assume,
     debug_barrier,
@@ -77,7 +85,7 @@ from tilec.language.shape import (
     trans,
     view,
 )
-from tilec.language.values import builtin, constexpr, tensor, to_tensor
+from tilec.language.values import builtin, constexpr, tensor
 
 __all__ = [
     "PropagateNan", "abs", "advance", "arange", "argmax", "argmin", "assume", "atomic_add",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tilec.ir import ops
+from tilec.language import values
 from tilec.language.casting import as_dtype, check_size, convert, splat
 from tilec.language.context import error
+from tilec.language.literals import literal_dtype
 from tilec.language.semantic import emit
 from tilec.language.values import (
     builtin,
@@ -16,7 +18,6 @@ from tilec.language.values import (
     describe,
     is_number,
     tensor,
-    to_tensor,
 )
 
 
@@ -78,7 +79,7 @@ def full(shape: Any, value: Any, dtype: Any) -> tensor:
     t = as_dtype(dtype, "the dtype of tl.full")
     if is_number(value):
         return constant(value, t, extents)
-    x = to_tensor(value)
+    x = values.to_tensor(value)
     if x.shape:
         raise error(f"tl.full: found {x} as value, expected a number or a scalar",
                     "tl.broadcast_to repeats a tile")
@@ -99,3 +100,10 @@ def zeros_like(input: Any) -> tensor:
         raise error(f"tl.zeros_like: expected a tile, found {describe(input)}",
                     "tl.zeros(shape, dtype) takes a shape")
     return constant(0, input.dtype, input.shape)
+
+
+@builtin
+def to_tensor(x: Any) -> tensor:
+    """`x`, a tile or scalar, as it is; a number as a scalar of its literal's type (`1` is int32,
+    `1.0` float32)."""
+    return constant(x, literal_dtype(x)) if is_number(x) else values.to_tensor(x)
