@@ -1,18 +1,20 @@
 # Everything runs in .venv, made by Python's own venv and pip.
 #   make demo        one kernel, shown at every level
-#   make test        what CI runs: under 10 minutes on 2 cores
+#   make test        what CI runs: under 6 minutes on 2 cores
 #   make test-full   every configuration, and the golden tests by lit itself
+#   make test-torch  the tests that need torch, which it installs: a build for CPUs will do
 #   make test-gpu    the tests that need a GPU
 #   make check       ruff and mypy
 #   make bench       the benchmarks (GPU; those of compile time run anywhere)
 
 PYTHON ?= python3
 JOBS ?= 2
+TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-full test-gpu check bench clean
+.PHONY: demo test test-full test-torch test-gpu check bench clean
 
 demo: $(STAMP)
 	TILEC_DUMP=tile,gpu,lowered,llir,ptx $(BIN)/python examples/01_vector_add.py float32
@@ -21,8 +23,12 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
 test-full: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not gpu"
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not gpu and not torch"
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lit -q tests/lit
+
+test-torch: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check '$(TORCH)'
+	$(BIN)/python -m pytest -q -m torch tests/runtime/test_torch.py
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -q -m gpu

@@ -319,45 +319,6 @@ def k(x, out):
     assert seen.tolist() == whole[::2, 0].tolist() and seen.strides == (64,)
 
 
-# -- torch, where it is there -----------------------------------------------------------------
-
-def test_cpu_tensors(monkeypatch):
-    torch = pytest.importorskip("torch")
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        x, y = (torch.randn(100).to(dtype) for _ in range(2))
-        out = torch.full((100,), float("nan"), dtype=dtype)
-        add[1](x, y, out, torch.tensor(100).item(), BLOCK=128)
-        assert torch.equal(out, x + y)
-    monkeypatch.setattr(device, "gpu_available", lambda: True)
-    monkeypatch.setattr(device, "target_of", lambda index: "sm_90a")
-    monkeypatch.setattr(device, "current_device", lambda: 0)
-    kernel = from_text("@tilec.jit\ndef k(p):\n    tl.store(p, 1.0)\n")
-    with pytest.raises(LaunchError, match="got the CPU tensor `p`") as caught:
-        kernel[1](torch.zeros(1))
-    assert ".cuda()" in caught.value.advice and "TILEC_RUN" in caught.value.advice
-    with knobs.scope(run="tile"):
-        zero = torch.zeros(1)
-        kernel[1](zero)
-    assert zero.item() == 1.0
-
-
-def test_views_and_scalars_of_torch():
-    torch = pytest.importorskip("torch")
-    whole = torch.arange(12, dtype=torch.float32).reshape(3, 4)
-    kernel = from_text("@tilec.jit\ndef k(p, stride, D: tl.constexpr):\n"
-                       "    i = tl.arange(0, 3)\n    q = p + i * stride\n"
-                       "    tl.store(q, (tl.load(q) * 2).to(D))\n")
-    kernel[1](whole[:, 1], whole.stride(0), torch.float32)
-    assert whole[:, 1].tolist() == [2, 10, 18] and whole[:, 0].tolist() == [0, 4, 8]
-    scalar = torch.tensor(3.0)
-    from_text("@tilec.jit\ndef k(p):\n    tl.store(p, tl.load(p) + 1)\n")[1](scalar)
-    assert scalar.item() == 4.0
-    with pytest.raises(LaunchError, match="argument `x_ptr`: it is on the device meta"):
-        add[1](torch.zeros(3, device="meta"), whole, whole, 3, BLOCK=4)
-    k = add.warmup(torch.float32, torch.float32, torch.float32, 100, BLOCK=64, grid=(1,))
-    assert str(k.signature["x_ptr"]) == "*fp32:16"
-
-
 # -- warmup, and reading arguments -------------------------------------------------------------
 
 def test_warmup(monkeypatch):
