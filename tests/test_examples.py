@@ -161,7 +161,7 @@ def test_every_stage_gives_the_result(path, tmp_path, monkeypatch):
         assert len(files) > 15
         assert {f.suffix for f in files} == {".tir", ".ll", ".ptx"}
         add_barriers(folder / stage_file("allocate_shared"))
-        for file in files:
+        for file in changed(files):
             if file.suffix != ".tir":
                 add_maps(file, kernel)
             arrays = [copy(v) for v in before]
@@ -169,6 +169,12 @@ def test_every_stage_gives_the_result(path, tmp_path, monkeypatch):
             for got, expected in zip(arrays, after, strict=True):
                 if isinstance(expected, np.ndarray):
                     assert_close(got, expected, file.name)
+
+
+def changed(files):
+    """Those that differ from the one before: a pass that does nothing changes no result."""
+    texts = ["", *(file.read_text(encoding="utf-8") for file in files)]
+    return [file for file, before, text in zip(files, texts, texts[1:]) if text != before]
 
 
 def add_barriers(file):

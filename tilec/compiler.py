@@ -234,10 +234,11 @@ class Compiled:
 def compile_module(build: Callable[[], Module], target: Target, options: Options, *,
                    stop_at: str = "cubin", instruments: Sequence[Instrument] = (),
                    keep: bool = False, verify_all: bool = False,
-                   override: Path | None = None) -> Compiled:
+                   override: Path | None = None, lowered: Module | None = None) -> Compiled:
     """Take the tile module that `build` makes down to `stop_at`.
 
-    keep: hold a copy of the module at each IR level. verify_all: verify after every pass, not
+    keep: hold a copy of the module at each IR level. lowered: what the passes made of it before, to
+    go on from. verify_all: verify after every pass, not
     only at level ends. override: a folder of saved stages; the latest one there that differs from
     what would be made replaces it. Raises CompilationError, OutOfResources, or InternalError (a
     bug in tilec), whose advice names a reproducer.
@@ -245,11 +246,15 @@ def compile_module(build: Callable[[], Module], target: Target, options: Options
     with ExitStack() as around:
         for instrument in instruments:
             around.enter_context(instrument.during())
-        return _compile(build, target, options, stop_at, instruments, keep, verify_all, override)
+        start = 0
+        if lowered is not None:
+            build, start = lowered.clone, len(PIPELINE)
+        return _compile(build, target, options, start, stop_at, instruments, keep, verify_all,
+                        override)
 
 
-def _compile(build: Callable[[], Module], target: Target, options: Options, stop_at: str,
-             instruments: Sequence[Instrument], keep: bool, verify_all: bool,
+def _compile(build: Callable[[], Module], target: Target, options: Options, start: int,
+             stop_at: str, instruments: Sequence[Instrument], keep: bool, verify_all: bool,
              override: Path | None) -> Compiled:
     out = Compiled(target, options, threads=32 * options.num_warps)
     began: float | None = time.perf_counter()
@@ -260,7 +265,7 @@ def _compile(build: Callable[[], Module], target: Target, options: Options, stop
     if override is not None:
         edit, began = find_override(build, target, override, stop_at, out), None
     try:
-        for _ in stages(module, target, stop_at=stop_at, keep=out, copy=keep,
+        for _ in stages(module, target, start=start, stop_at=stop_at, keep=out, copy=keep,
                         verify_all=verify_all, instruments=instruments, began=began,
                         until=None if edit is None else edit.index):
             pass
@@ -268,7 +273,7 @@ def _compile(build: Callable[[], Module], target: Target, options: Options, stop
             _run_edited(edit, target, stop_at, out, keep, verify_all, instruments)
     except PassFailure as e:
         raise _with_reproducer(e, build if edit is None else edit.build, target,
-                               0 if edit is None else edit.index) from e
+                               start if edit is None else edit.index) from e
     finally:
         for instrument in instruments:
             instrument.finish()

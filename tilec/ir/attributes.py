@@ -57,6 +57,7 @@ MODULE: Table = _table(
     _int("num_stages", 1, MAX_STAGES, "stages of loops that ask for no number of their own", 3),
     AttrField(int, 1, choices=CLUSTER_SIZES, name="num_ctas", doc="CTAs a cluster"),
     _flag("debug", "assertions stay"),
+    _flag("checks", "accesses, promises and waits are checked when the kernel runs"),
     _int("maxnreg", 0, 256, "most registers a thread, 0 for no limit"),
     _flag("launch_pdl", "the kernel may begin before the one before it in the stream has ended"),
     AttrField(bool, True, name="find_boxes", doc="tiles of pointers may go by TMA"),

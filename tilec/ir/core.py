@@ -198,6 +198,7 @@ class Op:
     operand_fields: ClassVar[tuple[OperandField, ...]] = ()
     attr_fields: ClassVar[dict[str, AttrField]] = {}
     region_fields: ClassVar[tuple[RegionField, ...]] = ()
+    required_attrs: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, name: str = "", commutative: bool = False, terminator: bool = False,
                           effects: Iterable[str] = ()) -> None:
@@ -209,6 +210,8 @@ class Op:
         cls.operand_fields = tuple(f for f in fields if isinstance(f, OperandField))
         cls.attr_fields = {f.name: f for f in fields if isinstance(f, AttrField)}
         cls.region_fields = tuple(f for f in fields if isinstance(f, RegionField))
+        cls.required_attrs = frozenset(f.name for f in cls.attr_fields.values()
+                                       if f.default is MISSING)
         for kind in (cls.operand_fields, cls.region_fields):
             for i, f in enumerate(kind):
                 f.index = i

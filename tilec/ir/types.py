@@ -233,7 +233,7 @@ def linear_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def refines(have: Type, want: Type) -> bool:
     """Whether `have` is `want`, but for a layout that `want` leaves free or spells differently."""
-    if have == want:
+    if have is want or have == want:
         return True
     if not (isinstance(have, Tensor) and isinstance(want, Tensor)):
         return False

@@ -6,7 +6,7 @@ from tilec.errors import IRError
 from tilec.ir import ops
 from tilec.ir.accumulators import warpgroups, whole_warpgroups
 from tilec.ir.attributes import MODULE, wrong, wrong_parameters
-from tilec.ir.core import MISSING, UNFIT, UNKNOWN, Block, Func, Module, Op, Value
+from tilec.ir.core import UNFIT, UNKNOWN, Block, Func, Module, Op, Value
 from tilec.ir.layouts import RegisterLayout
 from tilec.ir.ops.descriptors import DescriptorOp
 from tilec.ir.ops.named_barriers import check_named_barriers
@@ -87,15 +87,13 @@ class _Verifier:
                 raise self.fail(op, f"operand {i} ({v!r}) is not defined before its use")
             if (op, i) not in v.uses:
                 raise self.fail(op, f"operand {i} ({v!r}) does not know this use")
-        for name, field in op.attr_fields.items():
-            if name in op.attributes:
-                message = field.check(op.attributes[name])
-            else:
-                message = f"attribute `{name}` is missing" if field.default is MISSING else ""
+        for name, value in op.attributes.items():
+            field = op.attr_fields.get(name)
+            message = f"there is no attribute `{name}`" if field is None else field.check(value)
             if message:
                 raise self.fail(op, message)
-        for name in op.attributes.keys() - op.attr_fields.keys():
-            raise self.fail(op, f"there is no attribute `{name}`")
+        for name in op.required_attrs - op.attributes.keys():
+            raise self.fail(op, f"attribute `{name}` is missing")
         for i, block in enumerate(op.regions):
             if block.owner is not op:
                 raise self.fail(op, f"region {i} belongs to another op")
@@ -117,8 +115,8 @@ class _Verifier:
     def level(self, op: Op) -> None:
         if self.module.level == "tile" and isinstance(op, ops.ConvertLayout):
             raise self.fail(op, f"{op.name} stands at level tile, where tiles have no layouts")
-        in_reduce = any(isinstance(a, ops.Reduce) for a in op.ancestors())
-        if in_reduce and not op.pure and not op.terminator:
+        if not op.pure and not op.terminator and \
+                any(isinstance(a, ops.Reduce) for a in op.ancestors()):
             raise self.fail(op, "a reduce's region must be pure")
         if message := self.wrong_warps(op):
             raise self.fail(op, message)

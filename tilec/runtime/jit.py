@@ -315,7 +315,8 @@ class JITFunction(Function):
         """Compile for these arguments (arrays, or dtypes in their place), without launching."""
         with self.brief:
             kernel, _ = self.specialize(args, kwargs, dtypes=True)
-            kernel.lower("cubin" if available() else "ptx")
+            # Without a GPU it is going to run at levels that the passes make.
+            kernel.lower("cubin" if available() else "ptx", not device.gpu_available())
         return kernel
 
     def specialize(self, args: Sequence[Any], kwargs: Mapping[str, Any], dtypes: bool = False

@@ -137,14 +137,14 @@ class CompiledKernel:
             module.attributes["checks"] = True
         return module
 
-    def _compile(self, stop_at: str, keep: bool, instruments: Sequence[Instrument] = ()
-                 ) -> Compiled:
+    def _compile(self, stop_at: str, keep: bool, instruments: Sequence[Instrument] = (),
+                 lowered: Module | None = None) -> Compiled:
         compiled = partial(
             compile_module, target=self.target, options=self.options, stop_at=stop_at, keep=keep,
             verify_all=knobs.verify, override=override_folder(self.name, self.hash),
             instruments=instruments)
         try:
-            made = compiled(self.build)
+            made = compiled(self.build, lowered=lowered)
         except OutOfResources:
             if not self.options.find_boxes:
                 raise
@@ -175,8 +175,9 @@ class CompiledKernel:
                 self._upper = self._compile("lowered", True)
             return self._upper
 
-    def lower(self, level: str = "cubin") -> Compiled:
-        """The compilation down to ptx or cubin, from the disk cache where it is there."""
+    def lower(self, level: str = "cubin", of_upper: bool = False) -> Compiled:
+        """The compilation down to ptx or cubin, from the disk cache where it is there; else it goes
+        on from the modules of `upper`, which are made first if `of_upper`."""
         with self._lock:
             have = self._lower
             if have is not None and (level != "cubin" or have.linked is not None):
@@ -185,7 +186,9 @@ class CompiledKernel:
             cached = level == "cubin" and not (knobs.override_dir or knobs.verify)
             self._lower = self._from_disk(key) if cached else None
             if self._lower is None:
-                self._lower = self._compile(level, False)
+                known = self.upper if of_upper else self._upper
+                self._lower = self._compile(level, False, lowered=None if known is None or
+                                            knobs.override_dir else known.modules["lowered"])
                 if cached:
                     _DISK.put(key, entry.to_files(self._lower))
             return self._lower
