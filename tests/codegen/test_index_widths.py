@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tilec
+import tilec.language as tl
 from tilec import JITFunction
 
 INTS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint8": 8, "uint16": 16, "uint32": 32,
@@ -66,7 +68,11 @@ class Kernel:
         """An integer for each element, and its dtype."""
         rng = self.rng
         text = rng.choice(("a", "a", "(a + n)", "(n - a)", "(n * 16 + a)", "(a + n * 4)",
-                           "((tl.program_id(0) + 3) * 1073741824 + a)",
+                           # As large as their signs are known: they wrap to negative numbers.
+                           "((tl.program_id(0) + 3) * 1073741824 + a)", "(a + 2147483584)",
+                           "((tl.program_id(0) + 50000) * 50000 + a)",
+                           "(a.to(tl.uint32) + 4294967168).to(tl.int32)", "(a * 67108864)",
+                           "(a.to(tl.uint8) + 128).to(tl.int8).to(tl.int32)",
                            "tl.max_contiguous(tl.multiple_of(n * 8 + tl.reshape(a, "
                            f"({prod(self.shape)},)), 8), 8)"))
         t = "int32"
@@ -78,13 +84,13 @@ class Kernel:
 
     def step(self, text: str, t: str) -> tuple[str, str]:
         rng, divisor = self.rng, self.rng.choice((2, 3, 4, 8, 12, 16, 64))
-        match rng.randrange(12):
-            case 0 | 1 | 2:
+        match rng.randrange(14):
+            case 0 | 1:
                 to = rng.choice(list(INTS))
                 return f"{text}.to(tl.{to})", to
-            case 3:
+            case 2 | 3 | 12:
                 return f"({text} // {divisor})", t
-            case 4:
+            case 4 | 13:
                 return f"({text} % {divisor})", t
             case 5:
                 return f"({text} {rng.choice(('>>', '<<'))} {rng.randrange(1, 4)})", t
@@ -113,8 +119,10 @@ class Kernel:
         if self.rng.random() < 0.2:
             return f"(a % {self.rng.choice((3, 8, 12))} {self.rng.choice(('==', '<'))} 2)"
         text, t = self.index(self.rng.randrange(steps))
-        compared = self.rng.choice(("<", "<=", ">", ">=", "!="))
-        return f"({text} {compared} {self.number(t, self.rng.choice((0, 64)))})"
+        compared, number = self.rng.choice(("<", "<=", ">", ">=", "!=")), self.number(t)
+        divisor = self.rng.choice((3, 4, 8, 64))
+        return self.rng.choice((f"({text} {compared} {number})", f"({text} % {divisor} == 0)",
+                                f"({text} // {divisor} {compared} {int(number / divisor)})"))
 
 
 def check(seed: int, folder: Path) -> None:
@@ -140,7 +148,66 @@ def check(seed: int, folder: Path) -> None:
         f"seed {seed}, n = {n}, elements {np.flatnonzero(stored[0] != stored[1])}\n{kernel.source}"
 
 
-@pytest.mark.parametrize("seed", range(36))
+@tilec.jit
+def wraps_by_a_product(x, o, N: tl.constexpr):
+    a = tl.arange(0, N)
+    i = (tl.program_id(0) + 3) * 1073741824 + a
+    tl.store(o + a, tl.load(x + 8 + i % 4))
+
+
+@tilec.jit
+def was_unsigned(x, o, N: tl.constexpr):
+    a = tl.arange(0, N)
+    i = (a.to(tl.uint32) + 4294967168).to(tl.int32)
+    tl.store(o + a, tl.load(x + 8 + i % 4))
+
+
+@tilec.jit
+def masked_by_a_quotient(x, o, N: tl.constexpr):
+    i = (tl.program_id(0) + 50000) * 50000 + tl.arange(0, N)
+    tl.store(o + tl.arange(0, N), 1.0, mask=i // 4 <= -448741824)
+
+
+@tilec.jit
+def one_of_two_pointers(x, o, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(o + i, tl.load(tl.where(i % 3 == 0, x + i, x + 64 + i)))
+
+
+@tilec.jit
+def hinted_beyond_the_end(x, o, N: tl.constexpr):
+    i = tl.max_contiguous(tl.multiple_of(tl.arange(0, N - 28), 8), 8)
+    tl.store(o + i, tl.load(x + i))
+
+
+@tilec.jit
+def narrow_neighbours(x, o, N: tl.constexpr):
+    i = tl.arange(0, N)
+    start = tl.load(x).to(tl.int8) + 97  # as x begins with 1: 98
+    tl.store(o + i, tl.load(x + 130 + start))
+    tl.store(o + N // 2 + i % (N // 2), tl.load(x + 130 + (start + 50)))
+
+
+K, R = np.arange(1, 300), np.arange(128)
+WANT = {  # x is 1, 2, 3 ...
+    wraps_by_a_product: np.array([9, 6, 7, 8])[R % 4], was_unsigned: np.array([9, 6, 7, 8])[R % 4],
+    masked_by_a_quotient: np.where(R < 1, 1, 0),
+    one_of_two_pointers: np.where(R % 3 == 0, 1 + R, 65 + R),
+    hinted_beyond_the_end: np.where(R < 100, 1 + R, 0),
+    narrow_neighbours: np.where(R < 64, 131 + 98, 131 + 148 - 256)}
+
+
+@pytest.mark.parametrize("level", ["tile", "ptx"])
+@pytest.mark.parametrize("kernel", WANT, ids=lambda k: k.name)
+def test_what_wraps(kernel: JITFunction, level: str) -> None:
+    for dtype in (np.float32, np.int16, np.uint8):
+        o = np.zeros(128, dtype)
+        with tilec.knobs.scope(run=level):
+            kernel[(1,)](K.astype(dtype), o, N=128, num_warps=1)
+        np.testing.assert_array_equal(o, WANT[kernel].astype(dtype))
+
+
+@pytest.mark.parametrize("seed", range(24))
 def test_same_bits(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path)
 

@@ -153,10 +153,26 @@ def address_as_a_number(p, o, N: tl.constexpr):
     tl.store(o + i, tl.load(q + N - 1 - i))
 
 
+@tilec.jit
+def offset_that_wraps(p, o, N: tl.constexpr):
+    i = tl.arange(0, N)
+    far = (i + 1) * 33554432  # the last one is 2^32, and so 0
+    tl.store(p + far, i * 3, mask=i == N - 1)
+    tl.store(o + i, tl.load(p))
+
+
+@tilec.jit
+def narrow_offset_that_wraps(p, o, N: tl.constexpr):
+    start = (tl.load(p + N - 1) + 100).to(tl.int8)
+    tl.store(p + 56 + (start + 100), 500)  # 100 + 100 is -56
+    tl.store(o + tl.arange(0, N), tl.load(p + 56 + start - 156))
+
+
 KERNELS = [store_then_load, load_then_store, store_twice, scalar_store_then_load,
            scalar_load_then_store, one_scalar_through_two_arguments, copies_in_place,
            one_address_twice, atomics_then_load, atomics_in_order, next_iteration, moving_window,
-           carried_pointers, selected_pointers, one_arm_stores, address_as_a_number]
+           carried_pointers, selected_pointers, one_arm_stores, address_as_a_number,
+           offset_that_wraps, narrow_offset_that_wraps]
 
 
 def arguments(kernel: tilec.JITFunction) -> list[Any]:

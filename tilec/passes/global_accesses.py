@@ -16,6 +16,8 @@ from tilec.ir.scratch import tile_fragment
 from tilec.ir.types import Scalar, Tensor, Type, element_of, pointee_of, shape_of
 
 MAX_DEPTH = 64
+NARROWEST = 32  # bits of integers that are looked through
+FARTHEST = 1 << (NARROWEST - 2)
 # Scalars and their factors, the least and the greatest of what is added to their sum.
 Affine = tuple[dict[Value, int], int, int]
 
@@ -23,6 +25,8 @@ Affine = tuple[dict[Value, int], int, int]
 @dataclass(frozen=True)
 class Span:
     """The bytes from low to high (excluded) after the sum of the terms, scalars times factors.
+    Where integers wrap, it is elsewhere by a multiple of 2^NARROWEST bytes; two of the same terms
+    that are apart are so there, too, as no span reaches farther than a quarter of that.
 
     step: if not 0, this is an access of an earlier iteration; in each one since, the sum grew by
     so many bytes.
@@ -166,6 +170,8 @@ class GlobalAccesses:
         if form is None:
             return None
         terms, low, high = form
+        if not -FARTHEST <= low <= high < FARTHEST:
+            return None
         return Span(frozenset((v, k) for v, k in terms.items() if k), low,
                     high + pointee_of(ptr.type).bytes)
 
@@ -179,7 +185,9 @@ class GlobalAccesses:
         return self.forms[value]
 
     def _see_through(self, value: Value, depth: int) -> Affine | None:
-        op = value.op
+        op, element = value.op, element_of(value.type)
+        if element.bits < NARROWEST:
+            return None
         if isinstance(op, ops.Constant) and isinstance(op.value, int):
             return {}, int(op.value), int(op.value)
         if isinstance(op, ops.Arange):
@@ -208,7 +216,7 @@ def _exclusive(t: Type) -> bool:
 def _widens(op: ops.Cast) -> bool:
     src, dst = element_of(op.x.type), element_of(op.result.type)
     return isinstance(src, Scalar) and isinstance(dst, Scalar) and src.is_int and dst.is_int and \
-        src.bits <= dst.bits and src.bits >= 32
+        src.bits <= dst.bits
 
 
 def _known(a: Affine) -> bool:
