@@ -10,6 +10,7 @@ from tilec.sim.errors import SimError
 from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Loc, Module, Operand, Scope, Variable, align_up
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"", re.S)
+_FOREIGN = re.compile(r"\"[^\"\n]*\"|([^\x00-\x7f])")
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _INSTR = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-z][\w]*)((?:[.:][\w:]+)*)\s*(.*)\Z", re.S)
 _LINE_DIRECTIVE = re.compile(r"\.(loc|file)\b([^\n]*)")
@@ -57,6 +58,10 @@ class _Reader:
         self.counted = 0
         self.module = Module(text)
         self.loc: Loc | None = None
+        if not text.isascii():
+            for found in _FOREIGN.finditer(self.text):
+                if found[1]:
+                    raise self.fail(f"a character that PTX has not: {found[1]!r}", found.start())
         # LLVM writes .file after the functions whose .loc lines need it.
         for found in _FILES.finditer(self.text):
             if named := _FILE.fullmatch(found[1]):
@@ -109,6 +114,9 @@ class _Reader:
     def module_(self) -> Module:
         module = self.module
         while self.skip():
+            first = ".version" if not module.version else ".target" if not module.target else ""
+            if not self.text.startswith(first, self.pos):
+                raise self.fail("PTX begins with .version and .target")
             if self.line_directive():
                 continue
             start = self.pos
@@ -118,7 +126,7 @@ class _Reader:
                 continue
             word = self.text[start : start + 16].split(None, 1)[0]
             if word == ".version":
-                module.version = self.word(r"\d+\.\d+")
+                module.version = self.word(r"[1-9]\d?\.\d")
             elif word == ".target":
                 module.target = self.word(r"sm_\d+\w*,?").rstrip(",")
             elif word == ".address_size":
