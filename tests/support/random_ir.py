@@ -38,7 +38,8 @@ class Generator:
 
     def module(self) -> Module:
         funcs = [self.func(f"kernel_{i}") for i in range(self.rng.randint(0, 2))]
-        attributes = {"level": "tile", "num_warps": 4, "target": self.rng.choice(["sm_80", "sm_90a"])}
+        attributes = {"level": "tile", "num_warps": 4,
+                      "target": self.rng.choice(["sm_80", "sm_90a"])}
         return Module(funcs, dict(list(attributes.items())[:self.rng.randint(1, 3)]))
 
     def func(self, name: str) -> Func:

@@ -258,7 +258,7 @@ def test_ptx_that_is_refused(body: str, message: str, check: bool) -> None:
 @pytest.mark.parametrize(("old", "new", "message"), [
     (".version 8.0", ".version 8", "no value that the simulator knows"),
     (".target sm_90a", ".target x", "no value"), ("_size 64", "_size 32", "no value"),
-    (".param .u64 p", ".param .u64 .f32 p", "the types .u64 and .f32"),
+    (".param .u64 p", ".param .u64 .f32 p", "has 2 types"),
     (".reg .b32 %r<4>", ".reg .b32 %r<\u0664>", "a character that PTX has not"),
     (".version 8.0", ".loc 1 1 1\n.version 8.0", "PTX begins with"),
     (".version 8.0", "", "PTX begins with .version and .target"),

@@ -11,6 +11,8 @@ from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Loc, Module, Operand, Scope
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"", re.S)
 _FOREIGN = re.compile(r"\"[^\"\n]*\"|([^\x00-\x7f])")
+_SECTION = re.compile(r"\.section\s+[\w.$]+\s*\{")
+_NAME = re.compile(r"[A-Za-z_$%][\w$]*(?:\.[xyzw])?")
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _INSTR = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-z][\w]*)((?:[.:][\w:]+)*)\s*(.*)\Z", re.S)
 _LINE_DIRECTIVE = re.compile(r"\.(loc|file)\b([^\n]*)")
@@ -132,6 +134,8 @@ class _Reader:
             elif word == ".address_size":
                 self.word("64")
             elif word == ".section":
+                if not _SECTION.match(self.text, self.pos):
+                    raise self.fail("a .section has a name, and its content in braces")
                 self.upto("}")
             elif word.startswith("."):
                 self.variable(self.upto(";"), module.scope, start)
@@ -202,7 +206,8 @@ class _Reader:
         self.loc = None
         text = self.text
         while self.skip():
-            char = text[self.pos]
+            start = self.pos
+            char = text[start]
             if char == "{":
                 stack.append(scope)
                 scope = Scope(scope)
@@ -213,7 +218,8 @@ class _Reader:
                     return
                 scope = stack.pop()
             elif char == "." and self.line_directive():
-                continue
+                if text.startswith(".file", start):
+                    raise self.fail("a .file stands outside of functions", start)
             elif match := _LABEL.match(text, self.pos):
                 if match.group(1) in scope.labels:
                     raise self.fail(f"label '{match.group(1)}' is defined twice")
@@ -225,7 +231,6 @@ class _Reader:
                     targets = names[1] if len(names) > 1 else ""
                     scope.tables[match.group(1)] = tuple(t.strip() for t in targets.split(","))
             else:
-                start = self.pos
                 self.statement(kernel, scope, start, self.upto(";"))
         raise self.fail(f"kernel {kernel.name} has no closing brace")
 
@@ -236,6 +241,8 @@ class _Reader:
         elif text.startswith(".pragma"):
             return
         elif text.startswith("."):
+            if text.startswith((".extern", ".visible", ".weak", ".common")):
+                raise self.fail("a variable of a function's own has no linkage", start)
             self.variable(text, scope, start)
         else:
             match = _INSTR.match(text)
@@ -287,7 +294,8 @@ class _Reader:
             raise self.fail(f"not a declaration that the simulator knows: '{text.strip()}'", pos)
         align, count, kinds = 0, 1, list[str]()
         mods = match["mods"]
-        if aligned := re.search(r"\.align\s+(\d{1,9})\b", mods):
+        aligned = re.search(r"\.align\s+(\d{1,9})\b", mods)
+        if aligned:
             align = int(aligned.group(1))
         for word in re.findall(r"\.([a-z]\w*)", mods):
             if word in TYPE_BYTES:
@@ -296,9 +304,10 @@ class _Reader:
                 raise self.fail(f"not a qualifier of a declaration: '.{word}'", pos)
             elif word in ("v2", "v4"):
                 count = int(word[1])
-        if len(kinds) > 1:
-            raise self.fail(f"'{match['name']}' has the types .{' and .'.join(kinds)}", pos)
-        pointer, kind = ".ptr" in mods, "".join(kinds) or "b8"
+        if len(kinds) != 1 or not aligned and ".align" in mods:
+            raise self.fail(f"'{match['name']}' has {len(kinds)} types and the qualifiers '{mods}'",
+                            pos)
+        pointer, (kind,) = ".ptr" in mods, kinds
         size = TYPE_BYTES[kind] * count
         for extent in re.findall(r"\[(\d{0,9})\]", match["dims"]):
             size *= int(extent or 0)
@@ -404,6 +413,8 @@ def _operand(text: str) -> Operand:
     if "+" in text:
         name, offset = text.split("+")
         return Operand("sym", name.strip(), _integer(offset.strip()))
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"not an operand: '{text}'")
     return Operand("reg", text)
 
 
