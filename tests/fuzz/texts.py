@@ -45,7 +45,7 @@ from tilec.runtime.maps import noted, of_text
 from tilec.target import Target
 from tilec.tools import opt
 from tilec.tools.case import Case, with_barriers
-from tilec.tools.run import argument, execute, grid_of, kernel_of
+from tilec.tools.run import argument, execute, grid_of, kernel_of, typed
 
 SHARES = {"tir": 6, "ptx": 3, "ll": 1}
 LEVELS = ("tile", "gpu", "lowered", "ptx")
@@ -112,7 +112,7 @@ def check_ir(text: Text, rng: random.Random) -> None:
             late = e
     func = rng.choice(module.funcs).name if module.funcs else ""
     module = kernel_of(module, func)
-    case = Case("", list(map(argument, text.args)), grid_of(text.grid), 0)
+    case = Case("", typed(module.funcs[0], list(map(argument, text.args))), grid_of(text.grid), 0)
     want: list[Any] | None = None
     runs = with_barriers(module) if unsettled(module) else module
     try:

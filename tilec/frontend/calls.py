@@ -129,7 +129,8 @@ class Inliner:
         if self.depth >= MAX_DEPTH:
             raise CompilationError(
                 f"calls are nested {MAX_DEPTH} deep at `{fn.name}`", caller,
-                "a recursion must end by a condition known at compile time")
+                "a recursion must end by a condition known at compile time; a chain of functions "
+                "must be shorter: call them one after another")
         self.depth += 1
         inner = Visitor(context, fn, names, caller)
         result = run(inner)

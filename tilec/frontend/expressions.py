@@ -15,11 +15,46 @@ from tilec.language import control
 from tilec.language.literals import convert
 from tilec.language.values import Indexed, describe, tensor, to_tensor
 
+MAX_BITS = 4096  # of an integer at compile time
+MAX_ITEMS = 1 << 20  # of a tuple or string
+
+
+def _power(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        _check_bits((a.bit_length() - 1) * b)  # at least so many
+    return a ** b
+
+
+def _shifted(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        _check_bits(a.bit_length() + b)
+    return a << b
+
+
+def _product(a: Any, b: Any) -> Any:
+    for items, times in ((a, b), (b, a)):
+        if isinstance(items, str | tuple) and isinstance(times, int) and \
+                len(items) * times > MAX_ITEMS:
+            raise OverflowError(f"it has more than {MAX_ITEMS} items")
+    return a * b
+
+
+def _items(numbers: range) -> tuple[int, ...]:
+    if len(numbers) > MAX_ITEMS:
+        raise OverflowError(f"it has more than {MAX_ITEMS} items")
+    return tuple(numbers)
+
+
+def _check_bits(bits: int) -> None:
+    if bits > MAX_BITS:
+        raise OverflowError(f"an integer of more than {MAX_BITS} bits")
+
+
 _BINARY: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
-    ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", operator.mul),
+    ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", _product),
     ast.Div: ("/", operator.truediv), ast.FloorDiv: ("//", operator.floordiv),
-    ast.Mod: ("%", operator.mod), ast.Pow: ("**", operator.pow),
-    ast.LShift: ("<<", operator.lshift), ast.RShift: (">>", operator.rshift),
+    ast.Mod: ("%", operator.mod), ast.Pow: ("**", _power),
+    ast.LShift: ("<<", _shifted), ast.RShift: (">>", operator.rshift),
     ast.BitAnd: ("&", operator.and_), ast.BitOr: ("|", operator.or_),
     ast.BitXor: ("^", operator.xor), ast.MatMult: ("@", operator.matmul)}
 _UNARY: dict[type[ast.unaryop], tuple[str, Callable[[Any], Any]]] = {
@@ -97,7 +132,10 @@ def _operand_advice(x: Any) -> str:
 def static(v: Visitor, node: ast.AST, compute: Callable[[], Any]) -> Any:
     """The result of an operation on compile-time values; Python's errors become the author's."""
     try:
-        return compute()
+        result = compute()
+        if isinstance(result, int):
+            _check_bits(result.bit_length())
+        return result
     except TilecError:
         raise
     except _FAILURES as e:
@@ -226,12 +264,14 @@ def items(v: Visitor, nodes: Sequence[ast.expr]) -> list[Any]:
 def sequence(v: Visitor, node: ast.AST, value: Any) -> tuple[Any, ...]:
     """The elements of a compile-time sequence."""
     value = plain(value)
-    if isinstance(value, (tuple, list, range)):
+    if isinstance(value, range):
+        return static(v, node, lambda: _items(value))
+    if isinstance(value, (tuple, list)):
         return tuple(value)
     if isinstance(value, (control.range, control.static_range)):
         bounds = [plain(x) for x in (value.lo, value.hi, value.step)]
         if all(type(x) is int for x in bounds):
-            return tuple(static(v, node, lambda: range(*bounds)))
+            return static(v, node, lambda: _items(range(*bounds)))
     raise v.error(node, f"expected a tuple, found {_shown(value)}",
                   "only tuples and ranges with constexpr bounds have elements that are known at "
                   "compile time")

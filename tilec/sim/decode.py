@@ -26,7 +26,7 @@ from tilec.sim.memory import RANK_BITS, Global, Local, Shared, Space, Window
 from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable
 from tilec.sim.rules import rule_of
 from tilec.sim.specials import special_registers
-from tilec.sim.syntax import known
+from tilec.sim.syntax import NAMING, counts, known
 from tilec.sim.tensormap import Box
 from tilec.sim.undefined import Register, Step, Undefined
 from tilec.sim.variables import Variables
@@ -88,7 +88,9 @@ class Decoder:
         self.assigned: list[Register] = []
         self.moved: set[int] | None = None  # while a twin is decoded: the operands that it moves
         self.step: Step | None = None
-        self.extends = False  # whether registers of the present instruction may be wider
+        # Whether registers of the present instruction may be wider than its type, and whether it
+        # takes the names of variables and special registers.
+        self.extends = self.names = False
         self.pc = 0
         self.frame = 0
         self.scope = kernel.scope
@@ -158,14 +160,14 @@ class Decoder:
         if operand.kind == "reg":
             array = self.register(operand.name)
             if array is None:
-                array = self.specials.get(operand.name)
+                array = self.special(operand.name)
             if array is None:
                 return self.address_of(operand.name, 0, kind)
             if operand.negated and kind is not np.bool_:
                 raise Unsupported("a negated operand here")
             self.check_size(operand.name, array, kind, ty)
             return as_type(array, kind)
-        if operand.kind == "sym":
+        if operand.kind == "sym" and self.names:
             return self.address_of(operand.name, operand.value, kind)
         if operand.kind == "imm":
             if ty in ("f32", "f64"):
@@ -178,6 +180,15 @@ class Decoder:
         if operand.kind in ("f32", "f64", "float"):
             return self.float_constant(operand, ty)
         raise Unsupported(f"a {operand.kind} operand where a {ty} value is expected")
+
+    def special(self, name: str) -> Array | None:
+        """A special register; None for the name of a variable. Unsupported where the instruction
+        takes neither."""
+        if not self.names:
+            if name not in self.specials:
+                self.symbol(name)
+            raise Unsupported(f"'{name}', which is no register, here")
+        return self.specials.get(name)
 
     def check_size(self, name: str, array: Array, kind: Any, ty: str) -> None:
         """Raise Unsupported where a register is no place for a value of the type (PTX ISA, "Operand
@@ -314,7 +325,9 @@ class Decoder:
                 raise Unsupported(f"the instruction '{instr.op}'")
             if not known(instr.op, instr.mods):
                 raise Unsupported(".".join((instr.op, *instr.mods)))
-            self.extends = instr.op in EXTENDING
+            if not counts(instr.op, len(instr.operands)):
+                raise Unsupported(f"'{instr.op}' with {len(instr.operands)} operands")
+            self.extends, self.names = instr.op in EXTENDING, instr.op in NAMING
             code = rule(self, instr)
             if self.undefined is not None and step is not None:
                 self.undefined.note(step, self.named, self.assigned)

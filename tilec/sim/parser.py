@@ -10,6 +10,9 @@ from tilec.sim.errors import SimError
 from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Loc, Module, Operand, Scope, Variable, align_up
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"", re.S)
+_FOREIGN = re.compile(r"\"[^\"\n]*\"|([^\x00-\x7f])")
+_SECTION = re.compile(r"\.section\s+[\w.$]+\s*\{")
+_NAME = re.compile(r"[A-Za-z_$%][\w$]*(?:\.[xyzw])?")
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _INSTR = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-z][\w]*)((?:[.:][\w:]+)*)\s*(.*)\Z", re.S)
 _LINE_DIRECTIVE = re.compile(r"\.(loc|file)\b([^\n]*)")
@@ -57,6 +60,10 @@ class _Reader:
         self.counted = 0
         self.module = Module(text)
         self.loc: Loc | None = None
+        if not text.isascii():
+            for found in _FOREIGN.finditer(self.text):
+                if found[1]:
+                    raise self.fail(f"a character that PTX has not: {found[1]!r}", found.start())
         # LLVM writes .file after the functions whose .loc lines need it.
         for found in _FILES.finditer(self.text):
             if named := _FILE.fullmatch(found[1]):
@@ -109,6 +116,9 @@ class _Reader:
     def module_(self) -> Module:
         module = self.module
         while self.skip():
+            first = ".version" if not module.version else ".target" if not module.target else ""
+            if not self.text.startswith(first, self.pos):
+                raise self.fail("PTX begins with .version and .target")
             if self.line_directive():
                 continue
             start = self.pos
@@ -118,12 +128,14 @@ class _Reader:
                 continue
             word = self.text[start : start + 16].split(None, 1)[0]
             if word == ".version":
-                module.version = self.word(r"\d+\.\d+")
+                module.version = self.word(r"[1-9]\d?\.\d")
             elif word == ".target":
                 module.target = self.word(r"sm_\d+\w*,?").rstrip(",")
             elif word == ".address_size":
                 self.word("64")
             elif word == ".section":
+                if not _SECTION.match(self.text, self.pos):
+                    raise self.fail("a .section has a name, and its content in braces")
                 self.upto("}")
             elif word.startswith("."):
                 self.variable(self.upto(";"), module.scope, start)
@@ -194,7 +206,8 @@ class _Reader:
         self.loc = None
         text = self.text
         while self.skip():
-            char = text[self.pos]
+            start = self.pos
+            char = text[start]
             if char == "{":
                 stack.append(scope)
                 scope = Scope(scope)
@@ -205,7 +218,8 @@ class _Reader:
                     return
                 scope = stack.pop()
             elif char == "." and self.line_directive():
-                continue
+                if text.startswith(".file", start):
+                    raise self.fail("a .file stands outside of functions", start)
             elif match := _LABEL.match(text, self.pos):
                 if match.group(1) in scope.labels:
                     raise self.fail(f"label '{match.group(1)}' is defined twice")
@@ -217,7 +231,6 @@ class _Reader:
                     targets = names[1] if len(names) > 1 else ""
                     scope.tables[match.group(1)] = tuple(t.strip() for t in targets.split(","))
             else:
-                start = self.pos
                 self.statement(kernel, scope, start, self.upto(";"))
         raise self.fail(f"kernel {kernel.name} has no closing brace")
 
@@ -228,6 +241,8 @@ class _Reader:
         elif text.startswith(".pragma"):
             return
         elif text.startswith("."):
+            if text.startswith((".extern", ".visible", ".weak", ".common")):
+                raise self.fail("a variable of a function's own has no linkage", start)
             self.variable(text, scope, start)
         else:
             match = _INSTR.match(text)
@@ -279,7 +294,8 @@ class _Reader:
             raise self.fail(f"not a declaration that the simulator knows: '{text.strip()}'", pos)
         align, count, kinds = 0, 1, list[str]()
         mods = match["mods"]
-        if aligned := re.search(r"\.align\s+(\d{1,9})\b", mods):
+        aligned = re.search(r"\.align\s+(\d{1,9})\b", mods)
+        if aligned:
             align = int(aligned.group(1))
         for word in re.findall(r"\.([a-z]\w*)", mods):
             if word in TYPE_BYTES:
@@ -288,9 +304,10 @@ class _Reader:
                 raise self.fail(f"not a qualifier of a declaration: '.{word}'", pos)
             elif word in ("v2", "v4"):
                 count = int(word[1])
-        if len(kinds) > 1:
-            raise self.fail(f"'{match['name']}' has the types .{' and .'.join(kinds)}", pos)
-        pointer, kind = ".ptr" in mods, "".join(kinds) or "b8"
+        if len(kinds) != 1 or not aligned and ".align" in mods:
+            raise self.fail(f"'{match['name']}' has {len(kinds)} types and the qualifiers '{mods}'",
+                            pos)
+        pointer, (kind,) = ".ptr" in mods, kinds
         size = TYPE_BYTES[kind] * count
         for extent in re.findall(r"\[(\d{0,9})\]", match["dims"]):
             size *= int(extent or 0)
@@ -396,6 +413,8 @@ def _operand(text: str) -> Operand:
     if "+" in text:
         name, offset = text.split("+")
         return Operand("sym", name.strip(), _integer(offset.strip()))
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"not an operand: '{text}'")
     return Operand("reg", text)
 
 

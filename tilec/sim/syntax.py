@@ -147,6 +147,14 @@ FORMS: dict[str, tuple[str, ...]] = {
 }
 
 
+# Of opcodes whose rules read some operands only: how many there are.
+COUNTS = {"ld": (2, 3), "ldu": (2, 2), "st": (2, 3), "mov": (2, 2), "cvta": (2, 2), "shfl": (5, 5),
+          "setp": (3, 4), "selp": (4, 4), "bra": (1, 1), "atom": (3, 5), "red": (2, 3),
+          "ret": (0, 0), "exit": (0, 0), "trap": (0, 0)}
+# What takes the address of a variable, or a special register: all others take registers.
+NAMING = frozenset({"mov", "cvta", "call"})
+
+
 @cache
 def _pattern(op: str) -> re.Pattern[str]:
     """The modifiers that an opcode may have, each with its dot in front."""
@@ -161,6 +169,12 @@ def _form(text: str) -> str:
                        slot[1:-1] if optional else slot)
         slots.append(rf"(?:\.(?:{words.replace('.', chr(92) + '.')}))" + "?" * optional)
     return "".join(slots)
+
+
+def counts(op: str, operands: int) -> bool:
+    """Whether an instruction may have so many operands."""
+    least, most = COUNTS.get(op, (0, operands))
+    return least <= operands <= most
 
 
 @cache

@@ -29,7 +29,7 @@ from tilec.target import DEFAULT, Target
 from tilec.tools.case import Case, with_barriers
 from tilec.tools.command import read_text, tool
 from tilec.tools.compile import load, split_signature
-from tilec.tools.run import add_launch_options, argument, grid_of, kernel_of
+from tilec.tools.run import add_launch_options, argument, grid_of, kernel_of, typed
 
 
 class Change(NamedTuple):
@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     module = _module(args)
     target = Target.parse(args.target or str(module.attributes.get("target", DEFAULT)))
-    case = Case(args.func, list(map(argument, args.arg)), grid_of(args.grid), args.seed,
+    given = typed(module.funcs[0], list(map(argument, args.arg)))
+    case = Case(args.func, given, grid_of(args.grid), args.seed,
                 args.rtol, args.atol)
     found = bisect(module, target, case, args.passes)
     if found is None:

@@ -32,10 +32,12 @@ def tool(name: str, failure: int = 1) -> Callable[[Main], Callable[..., int]]:
             for stream in (sys.stdout, sys.stderr):
                 if hasattr(stream, "reconfigure"):  # a name may have letters that it has not
                     stream.reconfigure(errors="backslashreplace")
+            words = list(sys.argv[1:] if argv is None else argv)
             try:
-                if any("\0" in word for word in argv or ()):
-                    raise ToolError("a word of the command line has a NUL")
-                status = main(argv)
+                for word in words:
+                    if "\0" in word or word.endswith("=--"):  # argparse takes the latter for none
+                        raise ToolError(f"{word!r} has no value that could be meant")
+                status = main(words)
                 sys.stdout.flush()
                 return status
             except SystemExit as e:  # argparse has printed the help or what is wrong
@@ -44,14 +46,14 @@ def tool(name: str, failure: int = 1) -> Callable[[Main], Callable[..., int]]:
                 _close_output()
                 return failure
             except BaseException as e:
-                return _report(name, e, failure, argv)
+                return _report(name, e, failure, words)
 
         return guarded
 
     return around
 
 
-def _report(name: str, error: BaseException, failure: int, argv: Sequence[str] | None) -> int:
+def _report(name: str, error: BaseException, failure: int, words: Sequence[str]) -> int:
     """Say what ended the tool; the exit status."""
     bug = isinstance(error, InternalError) or not isinstance(
         error, (TilecError, OSError, MemoryError, KeyboardInterrupt))
@@ -66,9 +68,8 @@ def _report(name: str, error: BaseException, failure: int, argv: Sequence[str] |
     else:
         text = f"{type(error).__name__}: {error}; this is a bug in tilec"
     if bug:
-        words = shlex.join(sys.argv[1:] if argv is None else list(argv))
         module = f"tilec.tools.{name.removeprefix('tilec-')}"
-        text += f"\n  help: `python -X dev -m {module} {words}` shows where"
+        text += f"\n  help: `python -X dev -m {module} {shlex.join(words)}` shows where"
     with contextlib.suppress(OSError):  # nobody may be there to read it
         print(f"{name}: {text}", file=sys.stderr, flush=True)
     return BUG if bug else failure

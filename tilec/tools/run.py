@@ -18,7 +18,7 @@ from tilec.compiler import compile_from
 from tilec.errors import SimulatorError, ToolError, did_you_mean
 from tilec.eval.dtypes import DType, dtype_of
 from tilec.interp.run import run as interpret
-from tilec.ir.core import Module
+from tilec.ir.core import Func, Module
 from tilec.ir.parser import parse
 from tilec.ir.tensor_maps import recipes
 from tilec.ir.types import SCALARS, Scalar
@@ -113,6 +113,7 @@ def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: i
                 compile_from(module, chosen, level)
             execute(module, func, arrays, extents, seed=seed)
             return
+        arrays = typed(module.funcs[0], arrays)
         made = compile_from(module, chosen, level)
         text, func = noted(made.ptx, made.maps, "//"), func and symbol(func)
         shared = made.shared if shared is None else shared
@@ -124,6 +125,19 @@ def run_file(path: Path, func: str, arrays: Sequence[Any], grid: str, *, seed: i
     except SimulatorError as e:
         e.message = f"{path}: {e.message}"
         raise
+
+
+def typed(func: Func, args: Sequence[Any]) -> list[Any]:
+    """The arguments, with numbers for float parameters narrower than 32 bits in their type, which
+    PTX does not name."""
+    out = list(args)
+    with np.errstate(over="ignore"):
+        for i, parameter in enumerate(func.args[:len(out)]):
+            t = parameter.type
+            narrow = isinstance(t, Scalar) and t.is_float and t.bits < 32
+            if narrow and isinstance(out[i], int | float):
+                out[i] = dtype_of(t).type(out[i])
+    return out
 
 
 def execute(content: Module | str, func: str, arrays: Sequence[Any], grid: tuple[int, int, int], *,

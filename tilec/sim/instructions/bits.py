@@ -8,6 +8,7 @@ import numpy as np
 
 from tilec.sim.assign import assign, store
 from tilec.sim.decode import Decoder
+from tilec.sim.errors import Unsupported
 from tilec.sim.instructions.common import binary, bind, bind_pair, unary
 from tilec.sim.machine import Array, Code, Mask
 from tilec.sim.ptx import Instr
@@ -60,10 +61,18 @@ def field_mask(length: Array, width: int) -> Array:
     return np.where(n >= 64, full, (np.uint64(1) << (n & np.uint64(63))) - np.uint64(1))
 
 
+def check_field(instr: Instr) -> None:
+    """Raise Unsupported for a position or a length, the last two operands, out of range."""
+    for operand in instr.operands[-2:]:
+        if operand.kind == "imm" and not 0 <= operand.value <= 255:
+            raise Unsupported(f"{operand.value} where 0 to 255 is expected")
+
+
 @rule("bfe")
 def bfe(decoder: Decoder, instr: Instr) -> Code:
     """Extract `len` bits from position `pos`; the signed forms extend the top bit taken."""
     target, x, pos, length = bind(decoder, instr, instr.type, instr.type, "u32", "u32")
+    check_field(instr)
     width = 8 * x.dtype.itemsize
     signed = x.dtype.kind == "i"
 
@@ -88,6 +97,7 @@ def bfi(decoder: Decoder, instr: Instr) -> Code:
     """Insert `len` low bits of a into b at position `pos`."""
     ty = instr.type
     target, x, y, pos, length = bind(decoder, instr, ty, ty, ty, "u32", "u32")
+    check_field(instr)
     width = 8 * x.dtype.itemsize
 
     def compute() -> Array:
