@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from tilec.errors import shown
 from tilec.ir import types as ir
 from tilec.language import dtypes as dt
 from tilec.language.context import error
@@ -32,7 +33,8 @@ def literal_dtype(x: bool | int | float) -> dt.dtype:
         for t in (dt.int32, dt.uint32, dt.int64, dt.uint64):
             if fits(x, t):
                 return t
-        raise error(f"the integer {x} does not fit any type", "64 bits are the most there is")
+        raise error(f"the integer {shown(x)} does not fit any type",
+                    "64 bits are the most there is")
     normal = x == 0 or math.isnan(x) or math.isinf(x) or _F32_LEAST <= abs(x) <= _F32_MOST
     return dt.float32 if normal else dt.float64
 
@@ -52,18 +54,19 @@ def convert(x: bool | int | float, t: dt.dtype) -> bool | int | float:
     if scalar.is_bool:
         return x != 0
     if scalar.is_float:
-        return _round(_to_float(x), scalar)
+        return _round(to_float(x), scalar)
     low, high = int_range(scalar)
     if isinstance(x, float):
         return 0 if math.isnan(x) else int(min(max(x, low), high))
     return (int(x) - low) % (1 << scalar.bits) + low
 
 
-def _to_float(x: bool | int | float) -> float:
+def to_float(x: bool | int | float) -> float:
+    """A number as a float: infinity beyond the range."""
     try:
         return float(x)
     except OverflowError:
-        return math.copysign(math.inf, x)
+        return math.inf if x > 0 else -math.inf
 
 
 def _round(x: float, scalar: ir.Scalar) -> float:
