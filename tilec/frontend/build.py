@@ -77,6 +77,7 @@ def _run(v: Visitor) -> None:
         func = v.context.func
         assert func is not None
         func.body.insert(ops.Return(loc=v.location(v.fn.tree.body[-1])))
+        _check_combining(func)
         _check_explicit(func)
         _check_warps(func, v.context.num_warps)
         check_named_barriers(func, v.context.num_warps)
@@ -102,13 +103,20 @@ def _shown(loc: Location) -> Location:
     return caller if Path(loc.file).is_relative_to(_LANGUAGE) else replace(loc, caller=caller)
 
 
+def _check_combining(func: Func) -> None:
+    """IRError where the combine function of a reduction does more than compute: how often it runs,
+    and on which partial results, is nobody's to know."""
+    for op in func.walk():
+        if not (op.pure or op.terminator) and any(isinstance(a, ops.Reduce)
+                                                  for a in op.ancestors()):
+            raise op.fail("stands in the combine function of a reduction, which only computes",
+                          "put it before or after the reduction")
+
+
 def _check_explicit(func: Func) -> None:
     """IRError where ops of the explicit level are not used as they may be."""
     explicit = [op for op in func.walk() if op.name.startswith("gpu.")]
     for op in explicit:
-        if any(isinstance(a, ops.Reduce) for a in op.ancestors()) and not op.pure:
-            raise op.fail("stands in the combine function of a reduction, which only computes",
-                          "put it before or after the reduction")
         if not isinstance(op, ops.Wgmma):  # of products the next check says more
             op.check()
     if any(isinstance(op, ops.Wgmma) for op in explicit):

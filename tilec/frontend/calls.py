@@ -20,7 +20,7 @@ from tilec.frontend.visitor import MAX_DEPTH, RESULT, Visitor, handles
 from tilec.ir import ops
 from tilec.language import control
 from tilec.language import dtypes as dt
-from tilec.language.context import Context
+from tilec.language.context import Context, error
 from tilec.language.values import check_call, constexpr, describe, tensor, to_tensor
 
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
@@ -53,7 +53,7 @@ def _call(v: Visitor, node: ast.Call, function: Any, args: list[Any],
         raise _not_callable(v, node, function)
     if getattr(function, "__tilec_builtin__", False):
         return _construct(v, node, function, args, kwargs) if isinstance(function, type) else \
-            function(*args, **kwargs)
+            _checked(node, function, args, kwargs)
     kind = type(function)
     if kind is types.MethodType or kind is types.BuiltinMethodType or kind is type:
         own = _PYTHON.get(function)
@@ -61,11 +61,21 @@ def _call(v: Visitor, node: ast.Call, function: Any, args: list[Any],
             return own(v, node, *args, **kwargs)
         owner = getattr(function, "__self__", None)
         if isinstance(owner, tensor):
-            return function(*args, **kwargs)
+            return _checked(node, function, args, kwargs)
         if owner is math or isinstance(owner, (str, tuple, int, float, dt.dtype)) or \
                 kind is type and issubclass(function, tuple):
             return _static_call(v, node, function, args, kwargs)
     raise _not_callable(v, node, function)
+
+
+def _checked(node: ast.Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A call of a function of the language; CompilationError where the arguments do not fit it."""
+    try:
+        return function(*args, **kwargs)
+    except (TypeError, ValueError) as e:  # of Python, too, as for 10**5000 as text
+        check_call(ast.unparse(node.func), function, args, kwargs)
+        raise error(f"`{ast.unparse(node.func)}`: {e}",
+                    "give tiles or numbers, as its description says") from None
 
 
 def _construct(v: Visitor, node: ast.Call, cls: type, args: list[Any],
@@ -116,7 +126,7 @@ class Inliner:
 
     def __init__(self) -> None:
         self.context: Context | None = None
-        self.depth = 0
+        self.running: list[Function] = []  # the innermost last
 
     def __call__(self, fn: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         context = self.context
@@ -126,15 +136,15 @@ class Inliner:
             raise CompilationError(f"expected a @tilec.jit function, found {describe(fn)}", caller,
                                    "decorate it with @tilec.jit")
         names = bind_arguments(fn, args, kwargs)
-        if self.depth >= MAX_DEPTH:
+        if len(self.running) >= MAX_DEPTH:
             raise CompilationError(
                 f"calls are nested {MAX_DEPTH} deep at `{fn.name}`", caller,
-                "a recursion must end by a condition known at compile time; a chain of functions "
-                "must be shorter: call them one after another")
-        self.depth += 1
+                "a recursion must end by a condition known at compile time" if fn in self.running
+                else "a function may call another one so deep, and no deeper: call them in turn")
+        self.running.append(fn)
         inner = Visitor(context, fn, names, caller)
         result = run(inner)
-        self.depth -= 1
+        self.running.pop()
         context.builder.loc = caller
         return result
 
@@ -156,9 +166,9 @@ def bind_arguments(fn: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         if name in names:
             raise _misfit(fn, f"got `{name}` twice")
         if not any(p.name == name and p.kind is not _POSITIONAL_ONLY for p in params):
-            error = _misfit(fn, f"has no parameter `{name}`")
-            error.advice = did_you_mean(name, [p.name for p in params]) or error.advice
-            raise error
+            misfit = _misfit(fn, f"has no parameter `{name}`")
+            misfit.advice = did_you_mean(name, [p.name for p in params]) or misfit.advice
+            raise misfit
         names[name] = value
     for p in params:
         if p.name not in names:

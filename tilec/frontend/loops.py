@@ -14,6 +14,7 @@ from tilec.frontend.merge import RUN_TIME, Mismatch, Undefined, fit, plain, rebu
 from tilec.frontend.visitor import RETURNED, Visitor, handles
 from tilec.ir import ops
 from tilec.ir.core import Block, Value
+from tilec.ir.remarks import remark
 from tilec.language import control
 from tilec.language import dtypes as dt
 from tilec.language.casting import cast
@@ -239,7 +240,20 @@ def _bounds(v: Visitor, node: ast.For, space: Any) -> tuple[tensor, tensor, tens
     assert t is not None
     lo, hi, by = (x if isinstance(x, tensor) and x.dtype == t else
                   constant(x, number_dtype(x, t)) if is_number(x) else cast(x, t) for x in given)
+    if step is RUN_TIME and not isinstance(by.handle.op, ops.NumPrograms):
+        _expect_to_count_up(v, node, lo, hi, by)
     return lo, hi, by, None
+
+
+def _expect_to_count_up(v: Visitor, node: ast.For, lo: Any, hi: Any, step: Any) -> None:
+    """Say of a step that is known at run time only what holds of it, and check it in debug builds;
+    in others the interpreter does."""
+    remark(v.location(node.iter), "loop", "the step is known at run time only: compiled code runs "
+           "no round where it is 0 or less")
+    if v.context.options.get("debug"):
+        holds = (step > 0) | ((step < 0) & (lo <= hi))
+        v.builder.insert(ops.Assert(holds.handle, loc=v.location(node.iter), message="the step of "
+                                    "a loop is 0 or less, and not a constexpr"))
 
 
 def _mirror(v: Visitor, given: tuple[Any, ...], t: Any, step: int) -> Any:

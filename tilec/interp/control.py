@@ -74,9 +74,15 @@ class _Live:
 def _(m: Machine, frame: Frame, op: ops.For) -> Sequence[Data]:
     lo, hi, step = (defined(m, frame, op, v, "a bound of this loop")
                     for v in (op.lo, op.hi, op.step))
-    wide = [np.asarray(v, object) for v in (lo, hi, step)]
-    trips = np.array([max(0, -((a - b) // s)) if s > 0 else 0 for a, b, s in
-                      np.broadcast(*wide)], np.int64)
+    wide = list(np.broadcast(*(np.asarray(v, object) for v in (lo, hi, step))))
+    for row, (a, b, s) in enumerate(wide):
+        if s == 0 or s < 0 and a > b:
+            raise m.error(op, f"{m.program_name(frame.programs[row])}: the step of this loop is "
+                          f"{s}, from {a} to {b}; one that is known at run time only must be 1 or "
+                          "more, for compiled code runs no round of this loop",
+                          "make the step a constexpr, which may be negative, or loop over "
+                          "range(n) and compute lo + i * step")
+    trips = np.array([max(0, -((a - b) // s)) if s > 0 else 0 for a, b, s in wide], np.int64)
     live = _Live(frame, [frame.get(v) for v in op.init])
     dtype = dtype_of(op.lo.type)
     for k in range(int(trips.max(initial=0))):

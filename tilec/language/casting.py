@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from tilec.errors import shown
 from tilec.ir import ops
 from tilec.ir import types as ir
 from tilec.ir.ops.tile import MAX_ELEMENTS
@@ -30,7 +31,10 @@ def as_dtype(x: Any, what: str) -> dt.dtype:
     if isinstance(x, tensor) or is_number(x) or x is None or isinstance(x, dt.block_type):
         raise error(f"{what} has to be a dtype, found {describe(x)}",
                     "pass a type such as tl.float32, or another tile's `x.dtype`")
-    return dt.from_any(x)
+    found = dt.from_any(x)
+    if found.ir is None:
+        raise error(f"{what} is {found}, which no value has", "pass a type such as tl.float32")
+    return found
 
 
 # -- casts ----------------------------------------------------------------------------------------
@@ -163,14 +167,14 @@ def common_shape(what: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 def check_size(shape: tuple[int, ...], what: str) -> tuple[int, ...]:
     """`shape`; CompilationError if a tile of it has too many elements."""
     if prod(shape) > MAX_ELEMENTS:
-        raise error(f"{what}: a tile of shape {_shown(shape)} has {prod(shape)} elements, at most "
-                    f"{MAX_ELEMENTS} are possible",
+        raise error(f"{what}: a tile of shape {_shown(shape)} has {shown(prod(shape))} elements, "
+                    f"at most {MAX_ELEMENTS} are possible",
                     "use smaller tiles, in a loop or in more programs")
     return shape
 
 
 def _shown(shape: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
+    return shown([*shape])
 
 
 def _shape_advice(a: tuple[int, ...], b: tuple[int, ...]) -> str:

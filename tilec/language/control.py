@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from tilec.errors import shown
 from tilec.ir.ops.scf import MAX_STAGES
 from tilec.language.context import CallableInKernels, current, error
 from tilec.language.values import const_int, const_value, unwrap
@@ -67,7 +68,7 @@ def flag(x: Any, what: str) -> bool:
     """An option that is on or off."""
     value = const_value(x, what)
     if not isinstance(value, (bool, int)):
-        raise error(f"{what} is {value!r}, expected True or False",
+        raise error(f"{what} is {shown(value)}, expected True or False",
                     f"write {what.split()[0]}=True, or leave it out")
     return bool(value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilec.errors import shown
 from tilec.ir import ops
 from tilec.language import dtypes as dt
 from tilec.language.casting import as_dtype
@@ -53,7 +54,7 @@ def _precision(input_precision: Any, allow_tf32: Any) -> str:
     precision = const_value(input_precision, "input_precision")
     tf32 = const_value(allow_tf32, "allow_tf32")
     if tf32 is not None and not isinstance(tf32, (bool, int)):
-        raise error(f"tl.dot: allow_tf32 is {tf32!r}, expected True or False",
+        raise error(f"tl.dot: allow_tf32 is {shown(tf32)}, expected True or False",
                     "input_precision says more: 'tf32', 'tf32x3' or 'ieee'")
     if precision is None:
         return "tf32" if tf32 is None or tf32 else "ieee"
@@ -61,7 +62,7 @@ def _precision(input_precision: Any, allow_tf32: Any) -> str:
         raise error("tl.dot: both input_precision and allow_tf32 are given",
                     "drop allow_tf32, the older way to say 'tf32' or 'ieee'")
     if precision not in PRECISIONS:
-        raise error(f"tl.dot: input_precision is {precision!r}, expected one of "
+        raise error(f"tl.dot: input_precision is {shown(precision)}, expected one of "
                     f"{', '.join(map(repr, PRECISIONS))}", "leave it out for the default, 'tf32'")
     return str(precision)
 

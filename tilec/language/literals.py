@@ -54,14 +54,15 @@ def convert(x: bool | int | float, t: dt.dtype) -> bool | int | float:
     if scalar.is_bool:
         return x != 0
     if scalar.is_float:
-        return _round(_to_float(x), scalar)
+        return _round(to_float(x), scalar)
     low, high = int_range(scalar)
     if isinstance(x, float):
         return 0 if math.isnan(x) else int(min(max(x, low), high))
     return (int(x) - low) % (1 << scalar.bits) + low
 
 
-def _to_float(x: bool | int | float) -> float:
+def to_float(x: bool | int | float) -> float:
+    """A number as a float: infinity beyond the range."""
     try:
         return float(x)
     except OverflowError:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tilec.errors import shown
 from tilec.ir import ops
 from tilec.ir.core import Op
 from tilec.language.context import error
-from tilec.language.literals import literal_dtype
+from tilec.language.literals import literal_dtype, to_float
 from tilec.language.semantic import common_operands, emit, floordiv, refuse_fp8
 from tilec.language.values import (
     builtin,
@@ -27,7 +28,7 @@ def _float_function(name: str, op_class: type[Op], what: str) -> Callable[[Any],
 
     def apply(x: Any) -> tensor:
         if is_number(x):
-            x = constant(x, literal_dtype(float(x)))
+            x = constant(x, literal_dtype(to_float(x)))
         x = to_tensor(x)
         if not x.dtype.is_floating():
             raise error(f"tl.{name} takes floats, found {x}",
@@ -86,7 +87,7 @@ def cdiv(x: Any, div: Any) -> Any:
     x, div = unwrap(x), unwrap(div)
     if is_number(x) and is_number(div):
         if div == 0 or not (isinstance(x, int) and isinstance(div, int)):
-            raise error(f"cdiv({x!r}, {div!r}): expected integers and a divisor that "
+            raise error(f"cdiv({shown(x)}, {shown(div)}): expected integers and a divisor that "
                         "is not 0", "for floats, round up by tl.ceil(x / y)")
         return -(-x // div)
     return floordiv(x + (div - 1), div)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilec.errors import shown
 from tilec.ir import ops
 from tilec.ir.core import Value
 from tilec.ir.ops.memory import CACHE_LOAD, CACHE_STORE, EVICTION
@@ -49,7 +50,7 @@ def _choice(value: Any, name: str, choices: tuple[str, ...], what: str) -> str:
     value = const_value(value, name)
     value = "" if value is None else value
     if value not in choices:
-        raise error(f"{what}: {name} is {value!r}, expected one of "
+        raise error(f"{what}: {name} is {shown(value)}, expected one of "
                     f"{', '.join(repr(c) for c in choices if c)}", "leave it out for the default")
     return str(value)
 
@@ -130,7 +131,7 @@ def _padding(x: block_pointer, mask: tensor | None, option: Any) -> Any:
     """What `other` is for lanes outside of the matrix."""
     option = "" if option is None else const_value(option, "padding_option")
     if option not in PADDINGS:
-        raise error(f"tl.load: padding_option is {option!r}, expected 'zero' or 'nan'",
+        raise error(f"tl.load: padding_option is {shown(option)}, expected 'zero' or 'nan'",
                     "leave it out where nobody looks at elements outside")
     if option and mask is None:
         raise error("tl.load: padding_option is given without boundary_check",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from tilec.errors import shown
 from tilec.language import dtypes as dt
 from tilec.language.context import error
 from tilec.language.literals import fits, int_range, literal_dtype
@@ -63,9 +64,9 @@ def check_fits(x: bool | int | float, t: dt.dtype) -> None:
     assert t.ir is not None
     low, high = int_range(t.ir)  # type: ignore[arg-type]
     if x < 0 and low == 0:
-        raise error(f"the number {x} is negative, but is used with {t}, which is unsigned",
+        raise error(f"the number {shown(x)} is negative, but is used with {t}, which is unsigned",
                     f"cast the tensor to a signed type first, as by `.to(tl.{_signed(t)})`")
-    raise error(f"the number {x} is out of range for {t}, which holds {low} to {high}",
+    raise error(f"the number {shown(x)} is out of range for {t}, which holds {low} to {high}",
                 "cast the tensor to a wider type first, as by `.to(tl.int64)`")
 
 

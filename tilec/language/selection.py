@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from tilec.errors import shown
 from tilec.ir import ops
 from tilec.ir.core import Op
 from tilec.language.casting import common_shape, spread
@@ -52,7 +53,7 @@ def where(condition: Any, x: Any, y: Any) -> tensor:
 def _nan_wins(propagate_nan: Any, what: str) -> bool:
     value = const_value(propagate_nan, f"propagate_nan of {what}")
     if not isinstance(value, (bool, PropagateNan)):
-        raise error(f"{what}: propagate_nan is {value!r}, expected a tl.PropagateNan",
+        raise error(f"{what}: propagate_nan is {shown(value)}, expected a tl.PropagateNan",
                     "tl.PropagateNan.NONE lets a number win over NaN, tl.PropagateNan.ALL the NaN")
     return value is True or value is PropagateNan.ALL
 

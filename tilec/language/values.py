@@ -13,7 +13,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NoReturn, TypeVar
 
-from tilec.errors import BRIEF, did_you_mean
+from tilec.errors import BRIEF, did_you_mean, shown
 from tilec.ir import ops
 from tilec.ir import types as ir
 from tilec.ir.core import Value
@@ -233,9 +233,12 @@ def const_int(x: Any, what: str) -> int:
     """Like `const_value`, for integers."""
     value = const_value(x, what)
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        raise error(f"{what} has to be an integer, found {value!r}",
+        raise error(f"{what} has to be an integer, found {shown(value)}",
                     "sizes and axes are whole numbers; `//` divides to one")
-    return operator.index(value)
+    number = operator.index(value)
+    if abs(number) >= 1 << 64:
+        raise error(f"{what} is {shown(number)}, which 64 bits do not hold", "give a smaller one")
+    return number
 
 
 def const_ints(x: Any, what: str) -> tuple[int, ...]:
@@ -259,15 +262,18 @@ def describe(x: Any) -> str:
     if isinstance(x, tensor):
         return str(x)
     if is_number(x):
-        return f"the number {x!r}"
-    return f"{x!r} ({type(x).__name__})"
+        return f"the number {shown(x)}"
+    return f"{shown(x)} ({type(x).__name__})"
 
 
 # -- constants ------------------------------------------------------------------------------------
 
 def constant(value: bool | int | float, t: dt.dtype, shape: tuple[int, ...] = ()) -> tensor:
     """A scalar, or a tile filled with it, of a number converted to `t` as casts do."""
-    assert t.ir is not None
+    if not isinstance(t.ir, ir.Scalar):
+        raise error(f"there are no constants of type {t}", "make a pointer from an integer, as by "
+                    "tl.full(shape, 0, tl.int64).to(pointer type)" if t.is_ptr() else
+                    "give a type of numbers, such as tl.float32")
     full_type = ir.Tensor(shape, t.ir) if shape else t.ir
     op = ops.Constant(value=convert(value, t), types=[full_type])
     return tensor(current().builder.emit(op))

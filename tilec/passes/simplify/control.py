@@ -11,11 +11,12 @@ from tilec.passes.regions import drop_carried, drop_initial, drop_passed, drop_y
 
 
 def trip_count(op: ops.For) -> int | None:
-    """How often a for runs, if its bounds are constants."""
+    """How often a for runs, if its bounds are constants; of one that counts up alone, for others
+    are the interpreter's to report."""
     lo, hi, step = (constant(v) for v in (op.lo, op.hi, op.step))
-    if lo is None or hi is None or step is None:
+    if lo is None or hi is None or step is None or step <= 0:
         return None
-    return max(0, -(-(int(hi) - int(lo)) // int(step))) if step > 0 else 0
+    return max(0, -(-(int(hi) - int(lo)) // int(step)))
 
 
 def _empty(block: Block) -> bool:
