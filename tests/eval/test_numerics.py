@@ -293,6 +293,20 @@ def test_minimum_and_maximum(dtype):
         same(fn(a, b, propagate_nan=True), np.where(any_nan, cast(np.array(nan), dtype), plain))
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
+@pytest.mark.parametrize("size", [1, 3, 16, 37])
+def test_a_number_wins_over_a_signalling_nan(dtype, size):
+    """Wherever it lies: numpy's vector loops and their remainders differ about it."""
+    signalling = np.full(size, np.inf).astype(dtype)
+    signalling.view(f"u{np.dtype(dtype).itemsize}")[...] += 1
+    number = np.full(size, -20).astype(dtype)
+    for fn in (num.minimum, num.maximum):
+        same(fn(signalling, number), number)
+        same(fn(number, signalling), number)
+        with np.errstate(invalid="ignore"):
+            assert np.isnan(fn(signalling, signalling)).all()
+
+
 @pytest.mark.parametrize("dtype", [*FLOATS, E4M3, E5M2], ids=name_of)
 def test_comparisons_are_ordered(dtype):
     a = cast(np.array([1.0, 2.0, np.nan, np.nan, 0.0, -1.0]), dtype)

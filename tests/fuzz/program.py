@@ -102,10 +102,12 @@ class Argument:
     block: tuple[int, ...] | None = None
 
     def text(self) -> str:
-        given = {"dtype": self.dtype, "size": self.size, "fill": self.fill, "seed": self.seed,
-                 "shift": self.shift, "number": self.number}
+        names = ("dtype", "size", "fill", "seed", "shift", "number")
+        given: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if self.block is not None:
+            given |= {"extents": self.extents, "block": self.block}
         return f"Argument({self.name!r}, " + ", ".join(
-            f"{k}={v!r}" for k, v in given.items()) + ")"
+            f"{k}={v!r}" for k, v in given.items() if v is not None) + ")"
 
 
 Arg = Any  # a name, or a Python number
@@ -435,6 +437,10 @@ class Program:
             if isinstance(s, Let):
                 names |= {v for v in s.attrs.values() if isinstance(v, str)}
         return [a for a in self.arguments if a.name in names]
+
+    def initial(self) -> list[np.ndarray]:
+        """The arrays of the arguments at the launch."""
+        return [fill(a) for a in self.used()]
 
     def source(self) -> str:
         constants = [f"{k}: tl.constexpr" for k in self.constexprs]

@@ -189,7 +189,13 @@ def shrink(program: Program, fails: Callable[[Program], bool], seconds: float = 
     """A smaller program that still fails. fails: whether a program with a meaning does."""
     end = time.monotonic() + seconds
 
+    tried: set[str] = set()
+
     def still(candidate: Program) -> bool:
+        text = f"{candidate.source()}{candidate.grid}{candidate.options}{candidate.arguments}"
+        if text in tried:
+            return False
+        tried.add(text)
         try:
             candidate.expected()
         except Reject:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.sim import exact
 from tests.sim.harness import float_bits, run_lines, width
+from tilec.sim import floats
 
 Array = np.ndarray[Any, Any]
 CONTAINER = {"f16": "b16", "bf16": "b16", "f32": "b32", "f64": "b64"}
@@ -184,6 +185,16 @@ def reference_minmax(op: str, spread: bool, a: Any, b: Any) -> Any:
         negative = [math.copysign(1, x) < 0 for x in (a, b)]
         return -0.0 if (any(negative) if op == "min" else all(negative)) else 0.0
     return min(a, b) if op == "min" else max(a, b)
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 32, 37])
+def test_a_number_wins_over_a_signalling_nan(lanes: int) -> None:
+    """However many lanes are active: numpy's vector loops and their remainders differ about it."""
+    signalling, number = np.full(lanes, 0x7F800001, np.uint32).view(np.float32), np.full(
+        lanes, -20, np.float32)
+    for largest in (False, True):
+        assert np.array_equal(floats.extreme(signalling, number, largest), number)
+        assert np.array_equal(floats.extreme(number, signalling, largest), number)
 
 
 @pytest.mark.parametrize("fmt", ["f32", "f64", "f16", "bf16"])

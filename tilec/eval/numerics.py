@@ -103,7 +103,7 @@ def minimum(a: Array, b: Array, propagate_nan: bool = False) -> Array:
     """A number wins over NaN unless `propagate_nan`; -0.0 is less than +0.0."""
     if not is_float(a.dtype):
         return np.asarray(np.minimum(a, b))
-    out = np.asarray(np.minimum(a, b) if propagate_nan else np.fmin(a, b))
+    out = np.minimum(a, b) if propagate_nan else _number_wins(np.fmin(a, b), a, b)
     return _with_zeros(out, a, b, negative=True)
 
 
@@ -112,8 +112,15 @@ def maximum(a: Array, b: Array, propagate_nan: bool = False) -> Array:
     """A number wins over NaN unless `propagate_nan`; +0.0 is more than -0.0."""
     if not is_float(a.dtype):
         return np.asarray(np.maximum(a, b))
-    out = np.asarray(np.maximum(a, b) if propagate_nan else np.fmax(a, b))
+    out = np.maximum(a, b) if propagate_nan else _number_wins(np.fmax(a, b), a, b)
     return _with_zeros(out, a, b, negative=False)
+
+
+def _number_wins(out: Array, a: Array, b: Array) -> Array:
+    """`out`, of fmin or fmax, where numpy's loops let a signalling NaN win, as C's fmin does."""
+    if not np.isnan(out).any():
+        return np.asarray(out)
+    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, out))
 
 
 def _with_zeros(out: Array, a: Array, b: Array, negative: bool) -> Array:

@@ -97,6 +97,8 @@ def flush_bits(bits: Array, fmt: str) -> Array:
 def extreme(x: Array, y: Array, largest: bool) -> Array:
     """The smaller or the larger value: NaN loses, and -0 is less than +0."""
     low = np.fmax(x, y) if largest else np.fmin(x, y)
+    if np.count_nonzero(np.isnan(low)):  # numpy, as C, lets a signalling NaN win
+        low = np.where(np.isnan(x), y, np.where(np.isnan(y), x, low))
     zeros = (x == 0) & (y == 0)
     if np.count_nonzero(zeros):
         negative = np.signbit(x) & np.signbit(y) if largest else np.signbit(x) | np.signbit(y)

@@ -147,6 +147,8 @@ def redux(decoder: Decoder, instr: Instr) -> Code:
 
     def body(mask: Mask) -> None:
         values = np.abs(x) if absolute else x.copy()
+        if ty == "f32":
+            canonical(values)  # numpy lets a signalling NaN win
         if mask is None and everyone and ty != "f32":
             target[:] = op.reduce(values.reshape(-1, 32), axis=1).repeat(32)
             return
