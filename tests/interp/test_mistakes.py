@@ -10,7 +10,7 @@ import pytest
 import tilec
 from tests.support.mistakes import COMPILE, LAUNCH, MISTAKES, UNKNOWABLE, Mistake
 from tests.support.mistakes_explicit import EXPLICIT
-from tilec.errors import CompilationError, TilecError
+from tilec.errors import CompilationError, InterpreterError, TilecError
 
 ALL = MISTAKES | EXPLICIT
 NAMED_BY = {name: m.by for name, m in ALL.items()}
@@ -73,3 +73,13 @@ def test_nobody_can_know(name: str, notes: list[str]) -> None:
 def test_how_many_are_named() -> None:
     named = [n for n, by in NAMED_BY.items() if by in (LAUNCH, COMPILE)]
     assert len(named) >= 36 and len(ALL) - len(named) <= 3
+
+
+@pytest.mark.parametrize("level", ["tile", "gpu", "lowered"])
+def test_what_a_pass_adds_to_a_mask_is_not_blamed(level: str, notes: list[str]) -> None:
+    """Loads that begin some rounds ahead are masked by the loop's bound."""
+    m = MISTAKES["K no multiple of the block"]
+    grid, args, options = m.call(np.random.default_rng(1), False)
+    with tilec.knobs.scope(run=level), pytest.raises(InterpreterError) as error:
+        m.kernel[grid](*args, **options, RIGHT=False, num_stages=3)
+    assert error.value.message.endswith("there is no mask")
