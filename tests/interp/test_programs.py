@@ -194,3 +194,36 @@ def test_a_deadlock_is_reported():
     with pytest.raises(InterpreterError, match="wait in this loop for a value that no program"):
         launch("%x: ptr<i32>", ring("tile.load(%p) {volatile = true}", 3), [x], (9,))
     assert x.tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("readers", [2, 7, 20])
+def test_readers_of_one_element_in_one_access_are_all_remembered(monkeypatch, readers):
+    """The last of them writes it: whoever forgot the others would take that for its own matter."""
+    told = []
+    monkeypatch.setattr("tilec.interp.machine.note", lambda key, text: told.append(text))
+    body = """
+        %pid = tile.program_id() {axis = 0} : i32
+        %many = tile.constant() {value = 100} : i32
+        %zero = tile.div(%pid, %many) : i32
+        %p = tile.addptr(%x, %zero) : ptr<i32>
+        %v = tile.load(%p) : i32
+        %is = tile.cmp(%pid, %last) {predicate = "eq"} : i1
+        %one = tile.constant() {value = 1} : i32
+        %w = tile.add(%v, %one) : i32
+        tile.store(%p, %w, %is)
+    """
+    for seed in range(3):
+        told.clear()
+        x, last = np.zeros(1, np.int32), int(np.random.default_rng(seed).permutation(readers)[-1])
+        launch("%x: ptr<i32>, %last: i32", body, [x, last], (readers,), seed=seed)
+        assert x[0] == 1
+        assert len(told) == 1 and "writes element 0 of x" in told[0] and "reads at k.py:5" in told[0]
+
+
+def test_programs_that_write_what_is_there_already_are_no_race(monkeypatch):
+    told = []
+    monkeypatch.setattr("tilec.interp.machine.note", lambda key, text: told.append(text))
+    body = "%five = tile.constant() {value = 5} : i32\ntile.store(%x, %five)"
+    x = np.zeros(1, np.int32)
+    launch("%x: ptr<i32>", "%pid = tile.program_id() {axis = 0} : i32\n" + body, [x], (9,))
+    assert x[0] == 5 and told == []

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilec.interp.frame import Frame
 from tilec.ir import ops
-from tilec.ir.core import Func, Op, Value
+from tilec.ir.core import UNKNOWN, Func, Op, Value
 from tilec.ir.ops.base import Rearrange
 from tilec.ir.origins import pointer_roots, walk_back
 from tilec.ir.printer import print_op
@@ -72,9 +72,13 @@ def where(op: Op) -> str:
 def mask_comment(mask: Value | None, elements: int, func: Func, scalars: dict[str, Any]) -> str:
     """What is wrong with the mask of an access past a buffer of `elements` elements."""
     fitting = [n for n, v in scalars.items() if type(v) is int and v == elements and v > 1]
-    if mask is None:
+    tests = [] if mask is None else _tests(mask)
+    # What a pass adds, since it starts a load some rounds before its own, stands where the loop is.
+    loops = {op.loc for op in func.walk() if isinstance(op, ops.For) and op.loc != UNKNOWN}
+    own = [cmp for cmp in tests if cmp.loc not in loops]
+    if mask is None or tests and not own:
         return "there is no mask"
-    tested = list(dict.fromkeys(_tested(mask)))
+    tested = list(dict.fromkeys(_tested(own)))
     if not tested:
         return "the mask lets them through"
     text = f"the mask tests {' and '.join(tested)}"
@@ -86,15 +90,18 @@ def mask_comment(mask: Value | None, elements: int, func: Func, scalars: dict[st
     return text if value is None or len(tested) > 1 else f"{text}, which is {value}"
 
 
-def _tested(mask: Value) -> Iterator[str]:
-    """Names of the bounds that a mask's comparisons test."""
-    for v in walk_back(mask):
-        if not isinstance(v.op, ops.Cmp):
-            continue
-        for side in (v.op.rhs, v.op.lhs):
+def _tests(mask: Value) -> list[ops.Cmp]:
+    """The comparisons that a mask is made of."""
+    return [v.op for v in walk_back(mask) if isinstance(v.op, ops.Cmp)]
+
+
+def _tested(tests: Sequence[ops.Cmp]) -> Iterator[str]:
+    """Names of the bounds that comparisons test."""
+    for cmp in tests:
+        for side in (cmp.rhs, cmp.lhs):
             root = root_of(side)
             if isinstance(root.op, ops.Constant):
-                yield root.name or _spelled(v.op, side is v.op.lhs) or str(root.op.value)
+                yield root.name or _spelled(cmp, side is cmp.lhs) or str(root.op.value)
                 break
             if root.name and not shape_of(root.type):
                 yield root.name

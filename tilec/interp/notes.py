@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tilec.interp.views import Gaps, Sharing, Views, elements_of
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
 from tilec.ir.ops.hopper import TmaOp
-from tilec.ir.origins import accessed
+from tilec.ir.origins import accessed, walk_back
 
 _VERBS = ("reads", "writes")
 _ATOMICS = (ops.AtomicRmw, ops.DescriptorAtomic)
@@ -180,13 +180,23 @@ def _computed_from(v: Value) -> Iterator[Value]:
             work += [] if op is None else [op.ptr] if isinstance(op, ops.Load) else op.operands
 
 
+def _changes(values: Iterable[Value], loop: ops.For) -> bool:
+    """Whether any of the values is another one in each round."""
+    return any(v in loop.body.args or isinstance(v.op, ops.ControlFlow) and
+               v.op.parent is loop.body for v in values)
+
+
 def _stands_still(v: Value, loop: ops.For) -> bool:
-    """Whether a value is loaded, and does not change from round to round but for masks."""
-    return bool(_loads(v, loop)) and not any(
-        w in loop.body.args or isinstance(w.op, ops.ControlFlow) and w.op.parent is loop.body
-        for w in _computed_from(v))
+    """Whether a value is loaded, and does not change from round to round but for masks that test
+    an index which does."""
+    loads = _loads(v, loop)
+    return bool(loads) and not _changes(_computed_from(v), loop) and not any(
+        _changes(walk_back(side), loop) for load in loads if load.mask is not None
+        for test in walk_back(load.mask) if isinstance(test.op, ops.Cmp)
+        for side in test.op.operands if not any(
+            isinstance(w.op, ops.Arange) for w in walk_back(side)))
 
 
-def _loads(v: Value, loop: ops.For) -> list[Op]:
+def _loads(v: Value, loop: ops.For) -> list[ops.Load]:
     return [w.op for w in _computed_from(v) if isinstance(w.op, ops.Load)
             and w.op.parent is loop.body]

@@ -170,8 +170,9 @@ class _Launch:
 
     def _look_for_gaps(self, written: set[Allocation]) -> None:
         """Elements left out are worth a word, unless the kernel reads the array, too, or what it
-        loads says which it writes."""
-        read = self._touched("read", self.body)
+        loads, or a descriptor, says which it writes."""
+        blocks = [op for op in self.body if isinstance(op, (ops.DescriptorOp, ops.TmaStore))]
+        read = self._touched("read", self.body) | self._touched("write", blocks)
         scattered = any("write" in op.class_effects and any(
             isinstance(v.op, MemoryOp) for pointer in [accessed(op)] if pointer is not None
             for v in walk_back(pointer)) for op in self.body)

@@ -70,6 +70,8 @@ class Sharing:
                 i = int(np.flatnonzero(met)[0])
                 op = self._ops[int(marks[i]) & (1 << OP_BITS) - 1]
                 found = int(at[i]), wrote, op, self._names[int(names[i])]
+        if writes:  # by the lane that read it, so that what comes after this comes after that
+            self._last[False][0][at] = NOBODY
         marks, names, others = self._last[writes]
         again = (marks.take(at) >> OP_BITS == mark >> OP_BITS) & (names.take(at) == own) & \
             (others.take(at) != lane)

@@ -1,0 +1,85 @@
+"""Mistakes of kernels' authors (tests/support/mistakes.py): what names each, at which line, and
+that kernels without them hear nothing."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+
+import tilec
+from tests.support.mistakes import COMPILE, LAUNCH, MISTAKES, UNKNOWABLE, Mistake
+from tests.support.mistakes_explicit import EXPLICIT
+from tilec.errors import CompilationError, InterpreterError, TilecError
+
+ALL = MISTAKES | EXPLICIT
+NAMED_BY = {name: m.by for name, m in ALL.items()}
+
+
+def marked(m: Mistake) -> set[int]:
+    """The lines of a kernel that are marked."""
+    lines, first = inspect.getsourcelines(m.kernel.fn)
+    return {first + i for i, line in enumerate(lines) if "# here" in line}
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the interpreter notes, each time."""
+    found: list[str] = []
+    monkeypatch.setattr("tilec.interp.machine.note", lambda key, text: found.append(text))
+    return found
+
+
+def launch(m: Mistake, right: bool, seed: int = 0, level: str = "tile") -> None:
+    grid, args, options = m.call(np.random.default_rng(11), right)
+    with tilec.knobs.scope(seed=seed, run=level):
+        m.kernel[grid](*args, **options, RIGHT=right)
+
+
+def line_of(text: str) -> int:
+    found = re.match(r"[^\n]*?\.py:(\d+)", text)
+    assert found is not None, text
+    return int(found[1])
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("name", [n for n, by in NAMED_BY.items() if by in (LAUNCH, COMPILE)])
+def test_a_plain_launch_names_it(name: str, seed: int, notes: list[str]) -> None:
+    m = ALL[name]
+    try:
+        launch(m, False, seed)
+    except TilecError as e:
+        assert isinstance(e, CompilationError) or m.by == LAUNCH
+        notes.append(str(e))
+    told = [text for text in notes if re.search(m.words, text)]
+    assert told, notes
+    assert line_of(told[0]) in marked(m), told[0]
+
+
+@pytest.mark.parametrize("level", ["tile", "lowered"])
+@pytest.mark.parametrize("name", ALL)
+def test_right_kernels_hear_nothing(name: str, level: str, notes: list[str]) -> None:
+    launch(ALL[name], True, level=level)
+    assert notes == []
+
+
+@pytest.mark.parametrize("name", [n for n, by in NAMED_BY.items() if by == UNKNOWABLE])
+def test_nobody_can_know(name: str, notes: list[str]) -> None:
+    """Silence, as long as it is listed so."""
+    launch(ALL[name], False)
+    assert notes == []
+
+
+def test_how_many_are_named() -> None:
+    named = [n for n, by in NAMED_BY.items() if by in (LAUNCH, COMPILE)]
+    assert len(named) >= 36 and len(ALL) - len(named) <= 3
+
+
+@pytest.mark.parametrize("level", ["tile", "gpu", "lowered"])
+def test_what_a_pass_adds_to_a_mask_is_not_blamed(level: str, notes: list[str]) -> None:
+    """Loads that begin some rounds ahead are masked by the loop's bound."""
+    m = MISTAKES["K no multiple of the block"]
+    grid, args, options = m.call(np.random.default_rng(1), False)
+    with tilec.knobs.scope(run=level), pytest.raises(InterpreterError) as error:
+        m.kernel[grid](*args, **options, RIGHT=False, num_stages=3)
+    assert error.value.message.endswith("there is no mask")
