@@ -113,7 +113,7 @@ def test_the_fastest_is_chosen_once_for_each_problem(gpu):
     assert clock.calls == 3 and len(kernel.cache) == 1
     kernel[blocks](dx, dout, 50)  # another value in the key
     assert clock.calls == 6 and len(kernel.cache) == 2
-    kernel[blocks](dx, dout, 50, debug=True)  # another option
+    kernel[blocks](dx, dout, 50, maxnreg=64)  # another option
     assert clock.calls == 9
     kernel[blocks](dx, dout, 50, stream=7)  # not another problem
     assert clock.calls == 9
