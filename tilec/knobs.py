@@ -27,6 +27,7 @@ print_loc: bool
 time: bool
 remarks: str
 verify: bool
+validate: bool
 cache: bool
 cache_dir: str
 seed: int
@@ -121,6 +122,9 @@ KNOBS: tuple[Knob, ...] = (
          "print what was decided for a kernel, and why, to stderr; json: one object a line",
          _remarks),
     Knob("verify", "0, 1", "0", "verify the IR after every pass, not only at levels", _flag),
+    Knob("validate", "0, 1", "0",
+         "run the IR before and after every pass, and name the pass, op and line that change a "
+         "result", _flag),
     Knob("cache", "0, 1", "1", "0: neither read nor write the disk cache", _flag, launch=False),
     Knob("cache_dir", "folder", "~/.cache/tilec", "where compiled kernels are kept", _path,
          launch=False),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 interp_rules = Rules("interp")
 Rule = Callable[["Machine", Frame, Any], Sequence[Data] | None]
+Watch = Callable[[Op, Frame, Sequence[Data] | None], None]
 
 
 class Machine:
@@ -64,6 +65,7 @@ class Machine:
         self.cluster: Cluster | None = None  # if its programs run in view of each other
         self.member: Member | None = None
         self.maps: dict[Value, Array] = {}  # the tensor of each tensor map
+        self.watch: Watch | None = None  # sees every op that has run
         self.buffers: dict[Value, View] = {}
         self._plans: dict[Block, list[tuple[Op, Rule, tuple[Value, ...]]]] = {}
 
@@ -152,7 +154,9 @@ class Machine:
             if compute is None:
                 raise self.error(op, f"the interpreter has no rule for {op.name}")
             rule = _poison_rule(op, compute)
-        return _scratch_rule(rule) if self.lowered and isinstance(op, ScratchOp) else rule
+        if self.lowered and isinstance(op, ScratchOp):
+            rule = _scratch_rule(rule)
+        return rule if self.watch is None else _watched_rule(rule, self.watch)
 
     def meet(self, frame: Frame) -> None:
         """All warps that run this wait for each other."""
@@ -170,6 +174,14 @@ class Machine:
             text = print_op(op).strip().splitlines()[0]
             return InterpreterError(f"{message}\n    {text}", None, advice)
         return InterpreterError(message, op.loc, advice)
+
+
+def _watched_rule(rule: Rule, watch: Watch) -> Rule:
+    def run(m: Machine, frame: Frame, op: Op) -> Sequence[Data] | None:
+        out = rule(m, frame, op)
+        watch(op, frame, out)
+        return out
+    return run
 
 
 def _scratch_rule(rule: Rule) -> Rule:

@@ -28,7 +28,7 @@ from tilec.interp import (  # noqa: F401  (they register rules)
 )
 from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data
-from tilec.interp.machine import Machine
+from tilec.interp.machine import Machine, Watch
 from tilec.interp.memory import Allocation, Conflict, Memory
 from tilec.interp.waiting import Turns
 from tilec.ir import ops
@@ -47,14 +47,15 @@ GROUP_ELEMENTS = 1 << 16
 def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
         grid: int | Sequence[int], seed: int | None = None, level: str | None = None,
         program: int | Sequence[int] | None = None,
-        on_print: Callable[[str], None] | None = None) -> None:
+        on_print: Callable[[str], None] | None = None, watch: Watch | None = None) -> None:
     """Run `func_name` over `grid` (1 to 3 extents), writing to the arrays in `args`.
 
     args: numpy arrays for pointers and tensor maps, and Python or numpy scalars, in the parameters'
     order or by name. seed: of the order of programs and of when asynchronous copies land (default:
     TILEC_SEED). level: what the module's level must be, if given. program: run this one only, with
     the others of its cluster if these work together.
-    on_print: gets each printed line (default: stdout).
+    on_print: gets each printed line (default: stdout). watch: called after every op, with the
+    values of its results.
     Raises LaunchError for arguments that do not fit and InterpreterError for what a program does
     wrong.
     """
@@ -76,6 +77,7 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
     emit = on_print or (lambda text: print(text, file=sys.stdout))
     machine = Machine(func, memory, scalars, extents, emit, module.level == "lowered", seed,
                       module.num_warps, module.num_ctas)
+    machine.watch = watch
     machine.maps = {p: arrays[p.name or str(i)] for i, p in enumerate(func.args)
                     if isinstance(p.type, TensorMap)}
     try:
