@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "language": EVAL | {"frontend"}, "compiler": COMPILER, "instruments": COMPILER,
     "runtime": RUNTIME, "testing": RUNTIME, "tools": RUNTIME | {"tools"},
 }
-COMPILER_LINES, OTHER_LINES = 16_700, 16_200
+COMPILER_LINES, OTHER_LINES = 17_000, 17_000
 HEAVY = ("numpy", "llvmlite", "lark", "cuda", "ml_dtypes", "torch")
 
 # Ops that a table of rules leaves out, and why.
@@ -54,7 +54,7 @@ MACHINE = {  # memory, control flow and the grid are the interpreter's, which ha
 # They are rewritten, or become TMA copies, before code is generated.
 DESCRIPTORS = {"DescriptorAtomic", "DescriptorLoad", "DescriptorStore"}
 EXEMPT = {
-    "eval": MACHINE | ENDS | {"Return"},
+    "eval": MACHINE | ENDS | {"Return"}, "ring eval": MACHINE | ENDS | {"Return"},
     # What the interpreter does not know itself it gives to the eval rules.
     "interp": {cls.__name__ for cls in OP_CLASSES.values()} - MACHINE - {"Hint"} | ENDS,
     "axis analysis": set(),

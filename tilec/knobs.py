@@ -28,6 +28,7 @@ time: bool
 remarks: str
 verify: bool
 validate: bool
+eval: str
 cache: bool
 cache_dir: str
 seed: int
@@ -70,6 +71,13 @@ def _run_level(value: object) -> str:
     text = str(value).strip().lower()
     if text and text not in RUN_LEVELS:
         raise ValueError("one of " + ", ".join(RUN_LEVELS))
+    return text
+
+
+def _arithmetic(value: object) -> str:
+    text = str(value).strip().lower()
+    if text not in ("", "ring"):
+        raise ValueError("ring, or nothing")
     return text
 
 
@@ -125,6 +133,8 @@ KNOBS: tuple[Knob, ...] = (
     Knob("validate", "0, 1", "0",
          "run the IR before and after every pass, and name the pass, op and line that change a "
          "result", _flag),
+    Knob("eval", "ring", "", "ring: IR levels on a CPU compute with floats as integers modulo a "
+         "prime, so that the order of sums changes no bit", _arithmetic, launch=False),
     Knob("cache", "0, 1", "1", "0: neither read nor write the disk cache", _flag, launch=False),
     Knob("cache_dir", "folder", "~/.cache/tilec", "where compiled kernels are kept", _path,
          launch=False),

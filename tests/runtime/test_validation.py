@@ -18,6 +18,7 @@ from tilec.passes.canonicalize import Canonicalize
 from tilec.passes.coalesce import Coalesce
 from tilec.passes.cse import Cse
 from tilec.passes.dce import Dce
+from tilec.passes.form_fma import FormFma
 from tilec.passes.insert_barriers import InsertBarriers
 from tilec.passes.licm import Licm
 from tilec.passes.pipeline import Pipeline
@@ -220,4 +221,32 @@ def test_tolerances(rng, dtype):
 
 
 def test_the_passes_that_round_say_so():
-    assert {s.run.name for s in compiler.PIPELINE if s.run.tolerance} == {"combine", "form_fma"}
+    assert {s.run.name for s in compiler.PIPELINE if s.run.reorders} == {"combine", "form_fma"}
+    assert not any(s.run.tolerance for s in compiler.PIPELINE)
+
+
+SUMS = """    %c = tile.mul(%x, %y) : f32
+    %d = tile.add(%c, %z) : f32
+    tile.store(%p, %d)"""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_pass_that_rounds_otherwise_is_held_to_the_ring(wrong, monkeypatch):
+    module = module_of(SUMS, "%p: ptr<f32>, %x: f32, %y: f32, %z: f32")
+    if wrong:
+        plant(monkeypatch, FormFma, lambda m: first(m, ops.Fma).set_operand(
+            2, first(m, ops.Fma).operands[1]))
+    validator = Validator(module, "k")
+    FormFma().run(module)
+    found = validator.step(FormFma(), module)
+    assert (found is not None) == wrong
+    monkeypatch.setattr(FormFma, "reorders", False)
+    module = module_of(SUMS, "%p: ptr<f32>, %x: f32, %y: f32, %z: f32")
+    validator = Validator(module, "k", cases=9)
+    FormFma().run(module)
+    assert validator.step(FormFma(), module) is not None
+    monkeypatch.setattr(FormFma, "tolerance", 4)
+    module = module_of(SUMS, "%p: ptr<f32>, %x: f32, %y: f32, %z: f32")
+    validator = Validator(module, "k", cases=9)
+    FormFma().run(module)
+    assert (validator.step(FormFma(), module) is None) == (not wrong)

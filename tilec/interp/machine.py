@@ -14,7 +14,7 @@ import numpy as np
 
 from tilec.errors import InterpreterError
 from tilec.eval.dtypes import Array
-from tilec.eval.rules import rule as eval_rules
+from tilec.eval.rules import PLAIN, Numbers
 from tilec.interp.asynchrony import Asynchrony
 from tilec.interp.buffers import Copies, View
 from tilec.interp.debugger import Debugger
@@ -65,6 +65,7 @@ class Machine:
         self.cluster: Cluster | None = None  # if its programs run in view of each other
         self.member: Member | None = None
         self.maps: dict[Value, Array] = {}  # the tensor of each tensor map
+        self.numbers: Numbers = PLAIN
         self.watch: Watch | None = None  # sees every op that has run
         self.buffers: dict[Value, View] = {}
         self._plans: dict[Block, list[tuple[Op, Rule, tuple[Value, ...]]]] = {}
@@ -150,7 +151,7 @@ class Machine:
     def _rule(self, op: Op) -> Rule:
         rule = interp_rules.get(type(op))
         if rule is None:
-            compute = eval_rules.get(type(op))
+            compute = self.numbers.rules.get(type(op))
             if compute is None:
                 raise self.error(op, f"the interpreter has no rule for {op.name}")
             rule = _poison_rule(op, compute)

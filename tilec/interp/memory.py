@@ -91,6 +91,8 @@ def _raw(low: int, high: int) -> Array:
 class Memory:
     """All allocations of a launch. `address[name]` is the address of that argument's array."""
 
+    kind: type[Allocation] = Allocation
+
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self.arrays = dict(arrays)  # keeps the host memory alive
         self.address: dict[str, int] = {}
@@ -117,8 +119,8 @@ class Memory:
     def _allocate(self, low: int, high: int, names: list[str]) -> None:
         base = (len(self.allocations) + 1) * SPACING + low % 256
         first = self.arrays[names[0]]
-        self.allocations.append(Allocation(base, _raw(low, high), names, first.dtype,
-                                           any(self.arrays[n].flags.writeable for n in names)))
+        self.allocations.append(self.kind(base, _raw(low, high), names, first.dtype,
+                                          any(self.arrays[n].flags.writeable for n in names)))
 
     def allocation_of(self, name: str) -> Allocation:
         """The allocation that holds the array of argument `name`."""
@@ -218,23 +220,25 @@ class Memory:
                    want_old: bool) -> Array | None:
         """Add to memory lane after lane; the old values if `want_old`."""
         old = np.zeros(address.shape, value.dtype) if want_old else None
+        dtype = self.stored_as(address, value, active)
         for view, index, values, lanes in self._writes(address, value, active, programs, True):
             if self.count_changes:
                 self.changes += bool(values.astype(bool).any())
             if old is None:
-                _add_at(view, index, values)
+                self.add_at(view, index, values, dtype)
                 continue
             taken = np.empty(len(index), value.dtype)
             for i, (at, v) in enumerate(zip(index.tolist(), values, strict=True)):
                 taken[i] = view[at]
-                view[at] = view[at] + v
+                self.add_at(view, np.array([at]), np.asarray([v], view.dtype), dtype)
             old[lanes] = taken
         return old
 
     def _writes(self, address: Array, value: Array, active: Array | None, programs: Array,
                 atomic: bool) -> list[tuple[Array, Array, Array, Array]]:
         """(vector, indices, values, lanes) for each allocation, after all checks."""
-        size = value.dtype.itemsize
+        dtype = self.stored_as(address, value, active)
+        size = dtype.itemsize
         stored = value.view(np.uint8) if value.dtype == BOOL else value
         out = []
         for allocation, lanes in self._resolve(address, active, size):
@@ -244,15 +248,30 @@ class Memory:
                 raise AccessError("readonly", where, allocation)
             index = self._index(address, allocation, size)
             if allocation.writers is not None:
-                self._note_write(allocation, index, select, programs, value.dtype, atomic)
+                self._note_write(allocation, index, select, programs, dtype, atomic)
             if select is None:
                 select = np.ones(address.shape, bool)
                 index = index.reshape(-1)
                 values = np.broadcast_to(stored, address.shape).reshape(-1)
             else:
                 index, values = index[select], np.broadcast_to(stored, address.shape)[select]
-            out.append((allocation.view(stored.dtype), index, values, select))
+            out.append((allocation.view(dtype), index, values, select))
         return out
+
+    def stored_as(self, address: Array, value: Array, active: Array | None) -> DType:
+        """The dtype of the elements in memory that a value is written to."""
+        return np.dtype(np.uint8) if value.dtype == BOOL else value.dtype
+
+    @np.errstate(all="ignore")
+    def add_at(self, view: Array, index: Array, values: Array, dtype: DType) -> None:
+        """view[index] += values, elements of `dtype`, one after another, each rounded."""
+        if len(np.unique(index)) == len(index):
+            view[index] = view[index] + values
+        else:
+            np.add.at(view, index, values)
+
+    def finish(self) -> None:
+        """All has run."""
 
     # -- conflicts --------------------------------------------------------------------------
 
@@ -288,12 +307,3 @@ class Memory:
         if (clash | ((reader != NOBODY) & (reader != who))).any():
             raise Conflict
         writers[at] = ATOMIC if atomic else who
-
-
-@np.errstate(all="ignore")
-def _add_at(view: Array, index: Array, values: Array) -> None:
-    """view[index] += values, one after another, each rounded."""
-    if len(np.unique(index)) == len(index):
-        view[index] = view[index] + values
-    else:
-        np.add.at(view, index, values)

@@ -16,6 +16,8 @@ import numpy as np
 from tilec import knobs
 from tilec.errors import BRIEF, InterpreterError, LaunchError
 from tilec.eval.dtypes import BOOL, Array, dtype_of, is_float, scalar_type
+from tilec.eval.ring import IN_RING
+from tilec.eval.rules import PLAIN
 from tilec.interp import (  # noqa: F401  (they register rules)
     cluster,
     control,
@@ -30,6 +32,7 @@ from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data
 from tilec.interp.machine import Machine, Watch
 from tilec.interp.memory import Allocation, Conflict, Memory
+from tilec.interp.ring_memory import RingMemory
 from tilec.interp.waiting import Turns
 from tilec.ir import ops
 from tilec.ir.clusters import check_clusters
@@ -67,9 +70,12 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
         raise LaunchError(f"grid is {grid!r}, expected 1 to 3 extents of 0 or more")
     arrays, scalars = _bind(func, args)
     check_clusters(func_name, extents, module.num_ctas)
-    memory = Memory(arrays)
+    in_ring = knobs.eval == "ring"
+    memory = RingMemory(arrays) if in_ring else Memory(arrays)
     _check_attributes(func, memory, scalars)
-    arguments = _arguments(func, memory, scalars)
+    numbers = IN_RING if in_ring else PLAIN
+    arguments = [(numbers.number(array), poison) for array, poison in
+                 _arguments(func, memory, scalars)]
     seed = knobs.seed if seed is None else seed
     order = np.random.default_rng(seed).permutation(prod(extents))
     if program is not None:
@@ -77,11 +83,12 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
     emit = on_print or (lambda text: print(text, file=sys.stdout))
     machine = Machine(func, memory, scalars, extents, emit, module.level == "lowered", seed,
                       module.num_warps, module.num_ctas)
-    machine.watch = watch
+    machine.numbers, machine.watch = numbers, watch
     machine.maps = {p: arrays[p.name or str(i)] for i, p in enumerate(func.args)
                     if isinstance(p.type, TensorMap)}
     try:
         _Launch(machine, arguments).run(order)
+        memory.finish()
     except InterpreterError as e:
         if module.level == "tile" and e.loc is not None:  # a kernel's line, not one of text
             e.message, e.advice = as_authors_say(e.message), as_authors_say(e.advice)

@@ -22,7 +22,7 @@ class Pass:
 
     name: the class's, in small letters, as the file is called: FormFma is `form_fma`. tolerance: by
     how much of the largest result floats may change, in units of the last place; by default no bit
-    does. reorders: sums may have another order, and so any rounding, but are the same sums.
+    does. reorders: sums may be rounded otherwise, or have another order, but are the same sums.
     """
 
     name: ClassVar[str]

@@ -74,7 +74,7 @@ class Combine(Pass):
         %3 = tile.select(%m, %2, %x) : ...
     """
 
-    tolerance = 32
+    reorders = True
 
     def run(self, module: Module) -> None:
         rewrite(module, PATTERNS)

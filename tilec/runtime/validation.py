@@ -171,8 +171,10 @@ class Validator:
         found = difference(names, want, got, tolerance)
         if found is None:
             return None
-        unsettled = self._unsettled(inputs, want)
-        found = difference(names, want, got, tolerance, unsettled)
+        with knobs.scope(eval="ring" if p.reorders else ""):
+            if p.reorders:
+                want, got = (run_on(m, self.func, inputs) for m in (self.before, after))
+            found = difference(names, want, got, tolerance, self._unsettled(inputs, want))
         if found is None:
             return None
         store, first = _Blame(self.before, self.func, inputs).find(after, found)
