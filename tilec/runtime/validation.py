@@ -177,14 +177,9 @@ class Validator:
             found = difference(names, want, got, tolerance, self._unsettled(inputs, want))
         if found is None:
             return None
-        store, first = _Blame(self.before, self.func, inputs).find(after, found)
-        message = f"pass `{p.name}` changes what @{self.func} computes: {found.what}"
-        if store is not None:
-            message += f"\n  stored by {_shown(store)}"
-        if first:
-            message += f"\n  the first value that was not computed before it: {first[1]}"
-        at = first[0] if first else store
-        return Miscompiled(message, at.loc if at is not None and at.loc.line else None)
+        at, text = blamed(self.before, after, self.func, inputs, found)
+        return Miscompiled(f"pass `{p.name}` changes what @{self.func} computes: {found.what}"
+                           f"{text}", at.loc if at is not None and at.loc.line else None)
 
     def _unsettled(self, inputs: Inputs, want: Outcome) -> list[Any]:
         """Which elements depend on the order of programs before the pass."""
@@ -195,6 +190,16 @@ class Validator:
                 if mark is not None:
                     mark |= ~Tolerance().same(a, b)
         return marks
+
+
+def blamed(before: Module, after: Module, func: str, inputs: Inputs, found: Difference
+           ) -> tuple[Op | None, str]:
+    """The op that a difference comes from, and lines about it and about the store that wrote it."""
+    store, first = _Blame(before, func, inputs).find(after, found)
+    text = "" if store is None else f"\n  stored by {_shown(store)}"
+    if first is None:
+        return store, text
+    return first[0], f"{text}\n  the first value that was not computed before it: {first[1]}"
 
 
 class _Blame:
