@@ -107,7 +107,7 @@ FAULTS = {  # pass, fault, line of SOURCE at fault, text
     "a mask": (Cse, widen_the_mask, 5, r"tile.cmp\(.*le.*: .*, was "),
     "a store": (Dce, drop_a_store, None, r"out_ptr: \d+ of \d+ elements differ, the first at "
                 r"\[\d+\]: .*, expected "),
-    "an atomic": (Coalesce, add_twice, 9, r"count_ptr: 1 of 131072 .*stored by `.*atomic_rmw"),
+    "an atomic": (Coalesce, add_twice, 9, r"count_ptr: 1 of 32768 .*stored by `.*atomic_rmw"),
 }
 
 

@@ -23,7 +23,7 @@ from tilec.ir.tensor_maps import recipes
 from tilec.ir.types import Pointer, Scalar, TensorMap
 from tilec.runtime.maps import Grid, makers
 
-ELEMENTS, MOST_ELEMENTS = 1 << 17, 1 << 23  # of an array
+ELEMENTS, MOST_ELEMENTS = 1 << 15, 1 << 23  # of an array
 TRIES, MAP_TRIES = 60, 400
 PERIOD = 4099  # an array repeats what so many elements hold: a prime, as no stride is
 NUMBERS = (1, 2, 3, 5, 8, 13, 21, 40, 64, 100, 150, 333)
