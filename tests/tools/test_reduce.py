@@ -20,7 +20,6 @@ from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
 from tilec.ir.verifier import verify
 from tilec.passes.canonicalize import Canonicalize
-from tilec.passes.coalesce import Coalesce
 from tilec.passes.licm import Licm
 from tilec.runtime.validation import Tolerance
 from tilec.tools import reduce as tool

@@ -107,7 +107,8 @@ def with_barriers(module: Module) -> Module:
             not any(isinstance(op, ops.WarpSpecialize) for op in module.walk()):
         return copy
     for op in list(copy.walk()):
-        touches = isinstance(op, ScratchOp) or op.class_effects & {"read_shared", "write_shared"}
+        touches = isinstance(op, ScratchOp | ops.WarpSpecialize) or \
+            op.class_effects & {"read_shared", "write_shared"}
         alone = any(isinstance(a, ops.Elect) for a in op.ancestors())
         if op.parent is not None and touches and not alone:
             op.parent.insert(ops.Barrier(loc=op.loc), op)
