@@ -188,6 +188,13 @@ def test_levels_agree_and_atomics_have_no_order(dtype):
         assert result(body, dtype=dtype, grid=5, n=256).tobytes() == want.tobytes()
 
 
+def test_a_load_of_nothing():
+    body = ("z = tl.load(x_ptr + 5000 + i, mask=i > 500, other=1.5); "
+            "tl.store(out_ptr + i, z + tl.exp(y))")
+    want = result(body.replace("z + ", "1.5 + "))
+    assert result(body).tobytes() == want.tobytes() == result(body, level="gpu").tobytes()
+
+
 def test_there_is_no_other_arithmetic():
     with pytest.raises(TilecError, match="ring"):
         knobs.scope(eval="field")

@@ -1,5 +1,5 @@
-"""Every module of tests/lit computes the same before and after each of its passes; those of the tile
-level do so through the whole pipeline, too."""
+"""Every module of tests/lit computes the same before and after each of its passes; those of the
+tile level do so through the whole pipeline, too."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilec.eval.dtypes import Array, DType, is_float
-from tilec.eval.ring import RING, add, embed, encode
+from tilec.eval.ring import RING, add, embed, encode, number
 from tilec.interp.memory import SPACING, Allocation, Memory
 
 
@@ -33,6 +33,10 @@ class RingMemory(Memory):
     """All allocations of a launch that computes in the ring."""
 
     kind = RingAllocation
+
+    def load(self, address: Array, active: Array | None, dtype: DType, programs: Array) -> Array:
+        """Elements at `address`; the zeros of a load of nothing are the ring's, too."""
+        return number(super().load(address, active, dtype, programs))
 
     def stored_as(self, address: Array, value: Array, active: Array | None) -> DType:
         """An element of the ring is written as the float that the array at its address holds."""

@@ -28,6 +28,7 @@ TRIES, MAP_TRIES = 60, 400
 PERIOD = 4099  # an array repeats what so many elements hold: a prime, as no stride is
 NUMBERS = (1, 2, 3, 5, 8, 13, 21, 40, 64, 100, 150, 333)
 LARGEST = max(NUMBERS)
+Outcome = tuple[list[Any], list[str]]  # the arguments after a run, and what it printed
 PRINTING = 400  # ops that printing a tile takes the time of
 
 
@@ -68,17 +69,31 @@ class Budget:
 
 
 def run_on(module: Module, func: str, inputs: Inputs, watch: Watch | None = None,
-           seed: int | None = None) -> tuple[list[Any], list[str]]:
+           seed: int | None = None) -> Outcome:
     """The arguments after a run, and what it prints. Raises LaunchError and InterpreterError."""
+    return _run(module, func, inputs, [None], inputs.seed if seed is None else seed, watch)
+
+
+def run_in_order(module: Module, func: str, inputs: Inputs, backwards: bool) -> Outcome:
+    """What `run_on` gives where one program, or cluster of them, runs after the other. Raises
+    InterpreterError where they wait for each other."""
+    x, y, z = inputs.grid
+    programs = [(i, j, k) for k in range(z) for j in range(y) for i in range(0, x, module.num_ctas)]
+    return _run(module, func, inputs, programs[::-1] if backwards else programs, inputs.seed, None)
+
+
+def _run(module: Module, func: str, inputs: Inputs, programs: Sequence[tuple[int, int, int] | None],
+         seed: int | None, watch: Watch | None) -> Outcome:
     args, printed = inputs.copied(), list[str]()
     maps = inputs.maps(next(f for f in module.funcs if f.name == func), args)
-    run(module, func, [*args, *maps], inputs.grid, inputs.seed if seed is None else seed,
-        on_print=printed.append, watch=watch)
+    for program in programs:
+        run(module, func, [*args, *maps], inputs.grid, seed, program=program,
+            on_print=printed.append, watch=watch)
     return args, printed
 
 
 def inputs_for(module: Module, func: Func, seed: int, most: int
-               ) -> tuple[Inputs, tuple[list[Any], list[str]]]:
+               ) -> tuple[Inputs, Outcome]:
     """Inputs that `func` accepts within such a budget, and what `run_on` gives for them; other
     seeds give others. Raises Unmet."""
     elements, why = ELEMENTS, "no tensor map can be made of it"
