@@ -58,7 +58,7 @@ MACHINE = {  # memory, control flow and the grid are the interpreter's, which ha
 # They are rewritten, or become TMA copies, before code is generated.
 DESCRIPTORS = {"DescriptorAtomic", "DescriptorLoad", "DescriptorStore"}
 EXEMPT = {
-    "eval": MACHINE | ENDS | {"Return"},
+    "eval": MACHINE | ENDS | {"Return"}, "ring eval": MACHINE | ENDS | {"Return"},
     # What the interpreter does not know itself it gives to the eval rules.
     "interp": {cls.__name__ for cls in OP_CLASSES.values()} - MACHINE - {"Hint"} | ENDS,
     "axis analysis": set(),

@@ -21,7 +21,7 @@ from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
 from tilec.runtime import host
 from tilec.runtime.maps import noted
-from tilec.tools.case import with_barriers
+from tilec.runtime.validation import with_barriers
 from tilec.tools.run import run_file
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -27,6 +27,8 @@ print_loc: bool
 time: bool
 remarks: str
 verify: bool
+validate: bool
+eval: str
 cache: bool
 cache_dir: str
 seed: int
@@ -88,6 +90,13 @@ def _run_level(value: object) -> str:
     return text
 
 
+def _arithmetic(value: object) -> str:
+    text = str(value).strip().lower()
+    if text not in ("", "ring"):
+        raise ValueError("ring, or nothing")
+    return text
+
+
 def _remarks(value: object) -> str:
     """"" for none, else "text" or "json"."""
     text = str(value).strip().lower()
@@ -137,6 +146,11 @@ KNOBS: tuple[Knob, ...] = (
          "print what was decided for a kernel, and why, to stderr; json: one object a line",
          _remarks),
     Knob("verify", "0, 1", "0", "verify the IR after every pass, not only at levels", _flag),
+    Knob("validate", "0, 1", "0",
+         "run the IR before and after every pass, and name the pass, op and line that change a "
+         "result", _flag),
+    Knob("eval", "ring", "", "ring: IR levels on a CPU compute with floats as integers modulo a "
+         "prime, so that the order of sums changes no bit", _arithmetic, launch=False),
     Knob("cache", "0, 1", "1", "0: neither read nor write the disk cache", _flag, launch=False),
     Knob("cache_dir", "folder", "~/.cache/tilec", "where compiled kernels are kept", _path,
          launch=False),

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from tests.passes.test_preserves import same_text
 from tilec.errors import InterpreterError
 from tilec.interp.run import run
 from tilec.ir import ops
@@ -32,6 +31,7 @@ from tilec.ir.types import (
 )
 from tilec.ir.verifier import verify
 from tilec.passes.base import parse_pipeline
+from tilec.runtime.validation import Tolerance, difference
 
 ELEMENTS = [i1, i8, u8, i32, u32, f16, f32]
 INTEGERS = [0, 1, -1, 2, 7, 100]
@@ -178,7 +178,8 @@ def check(rng: random.Random, pipeline: str) -> None:
         try:
             p.run(module)
             verify(module)
-            same_text(want, printed(module, args), 0.0)
+            found = difference([], ([], want), ([], printed(module, args)), Tolerance())
+            assert found is None, found
         except Exception as e:
             raise AssertionError(f"{p} broke\n{before}which became\n{print_module(module)}") from e
 

@@ -27,8 +27,8 @@ from tilec.passes.dce import Dce
 from tilec.passes.insert_barriers import InsertBarriers
 from tilec.passes.licm import Licm
 from tilec.passes.reorder import Reorder
+from tilec.runtime.validation import Tolerance
 from tilec.tools import bisect as tool
-from tilec.tools.case import Case
 
 SOURCE = """
 @tilec.jit
@@ -148,6 +148,9 @@ def test_a_broken_pass_is_named(file, monkeypatch, capsys, bug):
     assert all(r.endswith(" CHANGED") for r in rows.splitlines()[number:])
 
     command = verdict.splitlines()[-1].strip()
+    if bug in ("a constant", "operands"):
+        assert "\n  stored by `tile.store(" in verdict and "<launched " in verdict
+        assert "\n  the first value that was not computed before it: `" in verdict
     path = file.parent / f"k-before-{number:02}-{cls.name}.tir"
     assert path.read_text().startswith(f"// {command}\n")
     assert "func @k(" in path.read_text()
@@ -334,10 +337,57 @@ def test_what_does_not_fit_is_no_change(file, monkeypatch, capsys):
         assert "out of resource: shared memory" in capsys.readouterr().err
 
 
+def test_inputs_are_made_where_none_are_given(file, tmp_path, monkeypatch, capsys):
+    assert tool.main([str(file), f"--output={tmp_path}"]) == 0
+    plant(monkeypatch, Combine, swap_operands)
+    assert tool.main([str(file), f"--output={tmp_path}"]) == 1
+    verdict = capsys.readouterr().out.partition("tilec-bisect: pass")[2]
+    assert verdict.startswith(" `combine` changes the result: arg 1: ")
+    assert tool.main([*shlex.split(verdict.splitlines()[-1])[1:], f"--output={tmp_path}"]) == 1
+    path = tmp_path / "never.tir"
+    body = """    %c = tile.cmp(%n, %n) {predicate = "ne"} : i1
+    tile.assume(%c)"""
+    path.write_text(print_module(module("%n: i32", body)))
+    assert tool.main([str(path)]) == 2
+    assert "no input was found that @k takes: " in capsys.readouterr().err
+
+
+TOTAL = """
+@tilec.jit
+def {name}(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x = tl.exp(tl.load(x_ptr + i, mask=i < n, other=0.0))
+    tl.store(out_ptr, {total})
+"""
+
+
+@pytest.mark.parametrize("other, status, message", [
+    ("tl.sum(x, 0)", 0, "the same, bit for bit"),
+    ("tl.sum(x * 6.9, 0) - 5.9 * tl.sum(x, 0)", 0,
+     "the same but for roundings: arg 1: 1 of "),
+    ("tl.sum(x, 0) + 1e-6", 1, "something else: arg 1: 1 of "),
+    ("tl.sum(tl.where(i < 7, x, 0.0), 0)", 1, "something else: arg 1: 1 of "),
+])
+def test_two_kernels_are_compared(tmp_path, capsys, other, status, message):
+    paths = []
+    for name, total in (("one", "tl.sum(x, 0)"), ("two", other)):
+        kernel = tilec.compile(from_text(TOTAL.format(name=name, total=total)),
+                               {"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32"}, {"BLOCK": 512})
+        paths.append(tmp_path / f"{name}.tir")
+        paths[-1].write_text(kernel.asm["tile" if name == "one" else "gpu"])
+    words = ["--same", *map(str, paths)]
+    assert tool.main(words) == status
+    assert message in capsys.readouterr().out
+    assert tool.main([*words, "--arg=512:f32:3", "--arg=1:f32:0", "--arg=512"]) == status
+    assert message in capsys.readouterr().out
+    assert tool.main(words[:-1]) == 2
+    assert "1 files are named, expected 2" in capsys.readouterr().err
+
+
 # -- comparing --------------------------------------------------------------------------------
 
 def same(a, b, **tolerance):
-    return Case("", [], (1, 1, 1), **tolerance)._same(a, b).tolist()
+    return Tolerance(32, **tolerance).same(a, b).tolist()
 
 
 def test_integers_are_compared_exactly():

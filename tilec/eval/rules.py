@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilec.eval import numerics as num
 from tilec.eval.casts import bitcast, cast
-from tilec.eval.dtypes import F32, F64, Array, dtype_of, is_float
+from tilec.eval.dtypes import F32, F64, Array, DType, dtype_of, is_float
 from tilec.eval.fma import fma
 from tilec.eval.mathfns import math_function
 from tilec.ir import ops
@@ -23,9 +23,19 @@ from tilec.ir.core import Op
 from tilec.ir.mma import instruction_of
 from tilec.ir.ops.elementwise import MathUnary
 from tilec.ir.rules import Rules
-from tilec.ir.types import pointee_of, scalar_of, shape_of
+from tilec.ir.types import Type, pointee_of, scalar_of, shape_of
 
 rule = Rules("eval")
+
+
+class Numbers(NamedTuple):
+    """A way to compute: the rules of ops, the numpy dtype of a type's elements, a number of the
+    outside as such elements, and the products of tensor cores (see `instruction_products`)."""
+
+    rules: Rules
+    dtype_of: Callable[[Type], DType]
+    number: Callable[[Array], Array]
+    products: Callable[[Array, Array, Array, int], Array]
 
 
 def evaluate(op: Op, *operands: Array) -> Array:
@@ -179,3 +189,6 @@ def instruction_products(a: Array, b: Array, c: Array, step: int) -> Array:
         left, right = map(np.ascontiguousarray, (a[..., k:k + step], b[..., k:k + step, :]))
         c = cast(np.asarray(np.matmul(left, right) + c.astype(F64)), c.dtype)
     return c
+
+
+PLAIN = Numbers(rule, dtype_of, np.asarray, instruction_products)

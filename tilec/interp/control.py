@@ -11,7 +11,6 @@ from itertools import count
 import numpy as np
 
 from tilec.eval.dtypes import Array, dtype_of
-from tilec.eval.rules import rule as eval_rules
 from tilec.interp.blame import poison_origin
 from tilec.interp.frame import Data, Frame, merge, take, union
 from tilec.interp.machine import Machine, interp_rules
@@ -175,7 +174,7 @@ def _combine_arrays(m: Machine, frame: Frame, body: Block, xs: list[Array], ys: 
     for op in body:
         if op.terminator:
             break
-        rule = eval_rules[type(op)]
+        rule = m.numbers.rules[type(op)]
         values[op.results[0]] = rule(op, *(values[v] for v in op.operands))
     shape = xs[0].shape
     return [np.broadcast_to(values[v], shape) for v in body.terminator.operands]

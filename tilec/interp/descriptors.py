@@ -53,7 +53,7 @@ def _(m: Machine, frame: Frame, op: ops.DescriptorLoad) -> Sequence[Data]:
         array = m.memory.load(access.address, access.active, dtype, access.by)
     except AccessError as e:
         raise access.failed(e) from None
-    fill = np.array(np.nan if op.padding == "nan" else 0).astype(dtype)
+    fill = m.numbers.number(np.array(np.nan if op.padding == "nan" else 0).astype(dtype))
     return ((np.where(access.active, array, fill), None),)
 
 

@@ -77,7 +77,7 @@ class MemoryAccess:
         self.together = rows < len(self.frame)
         who = np.array([MANY]) if self.together else self.frame.programs
         self._note_programs(who)
-        if self.m.memory.wider:
+        if self.m.memory.wider and self.m.notes:
             self._note_outside()
 
     def _note_outside(self) -> None:

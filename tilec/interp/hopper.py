@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tilec.eval.dtypes import F32, Array, dtype_of
-from tilec.eval.rules import instruction_products
 from tilec.interp.agents import PUBLIC
 from tilec.interp.asynchrony import (
     FENCED,
@@ -355,7 +354,7 @@ def _(m: Machine, frame: Frame, op: ops.Wgmma) -> Sequence[Data]:
         c = np.where(keep, c, np.zeros(1, c.dtype))
         poison_c = None if poison_c is None else np.where(keep, poison_c, 0)
     step = WGMMA_K_BITS // (8 * b[0].dtype.itemsize)
-    array = instruction_products(_as_read(a[0]), _as_read(b[0]), c, step)
+    array = m.numbers.products(_as_read(a[0]), _as_read(b[0]), c, step)
     rows = None if a[1] is None else np.asarray(a[1].any(-1, keepdims=True))
     columns = None if b[1] is None else np.asarray(b[1].any(-2, keepdims=True))
     own = None if poison_c is None else (poison_c & 1) != 0

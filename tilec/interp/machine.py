@@ -15,7 +15,7 @@ import numpy as np
 from tilec import knobs
 from tilec.errors import InterpreterError, note
 from tilec.eval.dtypes import Array
-from tilec.eval.rules import rule as eval_rules
+from tilec.eval.rules import PLAIN, Numbers
 from tilec.interp.asynchrony import Asynchrony
 from tilec.interp.buffers import Copies, View
 from tilec.interp.debugger import Debugger
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 interp_rules = Rules("interp")
 Rule = Callable[["Machine", Frame, Any], Sequence[Data] | None]
+Observer = Callable[[Op, Frame, Sequence[Data] | None], None]
 
 
 class Machine:
@@ -69,6 +70,9 @@ class Machine:
         self.cluster: Cluster | None = None  # if its programs run in view of each other
         self.member: Member | None = None
         self.maps: dict[Value, Array] = {}  # the tensor of each tensor map
+        self.numbers: Numbers = PLAIN
+        self.observe: Observer | None = None  # sees every op that has run
+        self.notes = True  # whether what is likely a mistake is told
         self.buffers: dict[Value, View] = {}
         self._plans: dict[Block, list[tuple[Op, Rule, tuple[Value, ...]]]] = {}
 
@@ -158,13 +162,15 @@ class Machine:
     def _rule(self, op: Op) -> Rule:
         rule = interp_rules.get(type(op))
         if rule is None:
-            compute = eval_rules.get(type(op))
+            compute = self.numbers.rules.get(type(op))
             if compute is None:
                 raise self.error(op, f"the interpreter has no rule for {op.name}")
             rule = _poison_rule(op, compute)
         if self.watch is not None:
             rule = self.watch.rule(op, rule)
-        return _scratch_rule(rule) if self.lowered and isinstance(op, ScratchOp) else rule
+        if self.lowered and isinstance(op, ScratchOp):
+            rule = _scratch_rule(rule)
+        return rule if self.observe is None else _observed_rule(rule, self.observe)
 
     def meet(self, frame: Frame) -> None:
         """All warps that run this wait for each other."""
@@ -186,10 +192,20 @@ class Machine:
     def note(self, op: Op, message: str, advice: str, about: object = None) -> None:
         """Tell what is likely a mistake, once for each kind and place, or what it is about, in a
         kernel."""
+        if not self.notes:
+            return
         told = self.error(op, message, advice)
         if not self.lowered and op.loc != UNKNOWN:
             told.message, told.advice = as_authors_say(message), as_authors_say(advice)
         note((self.func.name, about or op.loc, advice), str(told))
+
+
+def _observed_rule(rule: Rule, observe: Observer) -> Rule:
+    def run(m: Machine, frame: Frame, op: Op) -> Sequence[Data] | None:
+        out = rule(m, frame, op)
+        observe(op, frame, out)
+        return out
+    return run
 
 
 def _scratch_rule(rule: Rule) -> Rule:

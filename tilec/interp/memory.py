@@ -79,8 +79,9 @@ class Allocation:
         return self._views[dtype]
 
     def core_view(self, dtype: DType) -> Array:
-        """The bytes of the core as a vector of `dtype`."""
-        return self.raw[self.core].view(dtype)
+        """The elements of the core, of as many bytes as the arguments', as a vector of `dtype`."""
+        first = self.core.start // dtype.itemsize
+        return self.view(dtype)[first:first + self.elements]
 
 
 def _raw(low: int, high: int) -> Array:
@@ -93,6 +94,8 @@ class Memory:
     """All allocations of a launch. `address[name]` is the address of that argument's array,
     `views[name]` the addresses from and up to which its elements lie; `wider`: the names of those
     behind which there is more memory."""
+
+    kind: type[Allocation] = Allocation
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self.arrays = dict(arrays)  # keeps the host memory alive
@@ -128,7 +131,7 @@ class Memory:
         views = [span_of(self.arrays[n]) for n in names]
         start = (min(first for first, _ in views) - low) // size * size
         stop = min(-(-(max(last for _, last in views) - low) // size) * size, high - low)
-        self.allocations.append(Allocation(
+        self.allocations.append(self.kind(
             base, _raw(low, high), slice(start, stop), names, self.arrays[names[0]].dtype,
             any(self.arrays[n].flags.writeable for n in names)))
 
@@ -251,13 +254,14 @@ class Memory:
 
     def store(self, address: Array, value: Array, active: Array | None, by: By) -> None:
         """Write `value` [P, ...]; raises AccessError and Conflict."""
-        for allocation, view, index, values, select in self._writes(address, value, active, by):
+        dtype = self.stored_as(address, value, active)
+        for allocation, view, index, values, select in self._writes(address, value, active, dtype):
             if self.count_changes:
                 on = slice(None) if select is None else select
                 self.changes += bool((view[index[on]] != values[on]).any())
-            at = self._watched(allocation, index, select, by, values.itemsize, True)
+            at = self._watched(allocation, index, select, by, dtype.itemsize, True)
             if allocation.touches is not None and at is not None:
-                allocation.touches.store(at, select, by, allocation.core_view(view.dtype), values)
+                allocation.touches.store(at, select, by, allocation.core_view(dtype), values)
             else:
                 put(view, index, select, values)
 
@@ -265,8 +269,9 @@ class Memory:
                    want_old: bool) -> Array | None:
         """Add to memory lane after lane; the old values if `want_old`."""
         old = np.zeros(address.shape, value.dtype) if want_old else None
-        for allocation, view, index, values, select in self._writes(address, value, active, by):
-            found = self._watched(allocation, index, select, by, values.itemsize, True)
+        dtype = self.stored_as(address, value, active)
+        for allocation, view, index, values, select in self._writes(address, value, active, dtype):
+            found = self._watched(allocation, index, select, by, dtype.itemsize, True)
             lanes = np.ones(index.shape, bool) if select is None else select
             if allocation.touches is not None and found is not None:
                 programs = np.broadcast_to(by.programs, index.shape)[lanes]
@@ -275,20 +280,20 @@ class Memory:
             if self.count_changes:
                 self.changes += bool(values.astype(bool).any())
             if old is None:
-                _add_at(view, index, values)
+                self.add_at(view, index, values, dtype)
                 continue
             taken = np.empty(len(index), value.dtype)
             for i, (at, v) in enumerate(zip(index.tolist(), values, strict=True)):
                 taken[i] = view[at]
-                view[at] = view[at] + v
+                self.add_at(view, np.array([at]), np.asarray([v], view.dtype), dtype)
             old[lanes] = taken
         return old
 
-    def _writes(self, address: Array, value: Array, active: Array | None, by: By,
+    def _writes(self, address: Array, value: Array, active: Array | None, dtype: DType,
                 ) -> list[tuple[Allocation, Array, Array, Array, Array | None]]:
         """(allocation, its vector, indices, values, lanes or None) for each one, after all checks.
         """
-        size = value.dtype.itemsize
+        size = dtype.itemsize
         stored = value.view(np.uint8) if value.dtype == BOOL else value
         out = []
         for allocation, lanes in self._resolve(address, active, size):
@@ -297,15 +302,21 @@ class Memory:
                 where = np.ones(address.shape, bool) if select is None else select
                 raise AccessError("readonly", where, allocation)
             index = self._index(address, allocation, size)
-            out.append((allocation, allocation.view(stored.dtype), index,
+            out.append((allocation, allocation.view(dtype), index,
                         np.broadcast_to(stored, address.shape), select))
         return out
 
+    def stored_as(self, address: Array, value: Array, active: Array | None) -> DType:
+        """The dtype of the elements in memory that a value is written to."""
+        return np.dtype(np.uint8) if value.dtype == BOOL else value.dtype
 
-@np.errstate(all="ignore")
-def _add_at(view: Array, index: Array, values: Array) -> None:
-    """view[index] += values, one after another, each rounded."""
-    if len(np.unique(index)) == len(index):
-        view[index] = view[index] + values
-    else:
-        np.add.at(view, index, values)
+    @np.errstate(all="ignore")
+    def add_at(self, view: Array, index: Array, values: Array, dtype: DType) -> None:
+        """view[index] += values, elements of `dtype`, one after another, each rounded."""
+        if len(np.unique(index)) == len(index):
+            view[index] = view[index] + values
+        else:
+            np.add.at(view, index, values)
+
+    def finish(self) -> None:
+        """All has run."""

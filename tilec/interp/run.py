@@ -18,6 +18,8 @@ from tilec import knobs
 from tilec.errors import BRIEF, InterpreterError, LaunchError
 from tilec.eval.casts import rounded
 from tilec.eval.dtypes import BOOL, Array, dtype_of, scalar_type
+from tilec.eval.ring import IN_RING
+from tilec.eval.rules import PLAIN
 from tilec.interp import (  # noqa: F401  (they register rules)
     cluster,
     control,
@@ -30,10 +32,11 @@ from tilec.interp import (  # noqa: F401  (they register rules)
 )
 from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data
-from tilec.interp.machine import Machine
+from tilec.interp.machine import Machine, Observer
 from tilec.interp.memory import Allocation, Memory
 from tilec.interp.notes import check_grid, check_loops, report_gaps, report_meeting, watch_views
 from tilec.interp.numbers import Watch
+from tilec.interp.ring_memory import RingMemory
 from tilec.interp.touches import Conflict, Touches
 from tilec.interp.waiting import Turns
 from tilec.ir import ops
@@ -55,14 +58,16 @@ PIECE = 1 << 20  # programs whose order is held at a time, a multiple of every c
 def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
         grid: int | Sequence[int], seed: int | None = None, level: str | None = None,
         program: int | Sequence[int] | None = None,
-        on_print: Callable[[str], None] | None = None) -> None:
+        on_print: Callable[[str], None] | None = None, observe: Observer | None = None,
+        notes: bool = True) -> None:
     """Run `func_name` over `grid` (1 to 3 extents), writing to the arrays in `args`.
 
     args: numpy arrays for pointers and tensor maps, and Python or numpy scalars, in the parameters'
     order or by name. seed: of the order of programs and of when asynchronous copies land (default:
     TILEC_SEED). level: what the module's level must be, if given. program: run this one only, with
     the others of its cluster if these work together.
-    on_print: gets each printed line (default: stdout).
+    on_print: gets each printed line (default: stdout). observe: called after every op, with the
+    values of its results. notes: whether what is likely a mistake is told.
     Raises LaunchError for arguments that do not fit and InterpreterError for what a program does
     wrong.
     """
@@ -72,23 +77,28 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
     extents = extents_of(grid)
     arrays, scalars = _bind(func, args)
     check_clusters(func_name, extents, module.num_ctas)
-    memory = Memory(arrays)
+    in_ring = knobs.eval == "ring"
+    memory = RingMemory(arrays) if in_ring else Memory(arrays)
     _check_attributes(func, memory, scalars)
-    arguments = _arguments(func, memory, scalars)
+    numbers = IN_RING if in_ring else PLAIN
+    arguments = [(numbers.number(array), poison) for array, poison in
+                 _arguments(func, memory, scalars)]
     seed = knobs.seed if seed is None else seed
     order = Order(prod(extents), seed) if program is None else \
         Order(1, seed, _linear(program, extents))
     emit = on_print or (lambda text: print(text, file=sys.stdout))
     machine = Machine(func, memory, scalars, extents, emit, module.level == "lowered", seed,
                       module.num_warps, module.num_ctas)
+    machine.numbers, machine.observe, machine.notes = numbers, observe, notes
     machine.maps = {p: arrays[p.name or str(i)] for i, p in enumerate(func.args)
                     if isinstance(p.type, TensorMap)}
-    machine.watch = Watch(machine)
+    machine.watch = Watch(machine) if notes and not in_ring else None
     launch = _Launch(machine, arguments)
     for allocation in memory.allocations:
         watch_views(machine, allocation, module.level == "tile" and allocation in launch.written)
     try:
         launch.run(order)
+        memory.finish()
     except InterpreterError as e:
         if module.level == "tile" and e.loc is not None:  # a kernel's line, not one of text
             e.message, e.advice = as_authors_say(e.message), as_authors_say(e.advice)

@@ -28,7 +28,7 @@ def _(m: Machine, frame: Frame, op: ops.AllocShared) -> None:
     t = op.result.type
     assert isinstance(t, MemDesc)
     shape = (len(frame), t.stages, *t.tile_shape)
-    data = np.zeros(shape, dtype_of(t)), np.ones(shape, bool)
+    data = np.zeros(shape, m.numbers.dtype_of(t)), np.ones(shape, bool)
     buffer = Buffer(frame, data, op.offset, stage_bytes(t), is_asynchronous(op.result))
     m.buffers[op.result] = View(buffer, frame, np.zeros(1, np.int64), tuple(range(t.layout.rank)))
 

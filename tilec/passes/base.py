@@ -20,10 +20,14 @@ class Pass:
     """A transformation of a module, in place. A subclass with options is a frozen dataclass too:
     its fields are the options and their defaults.
 
-    name: the class's, in small letters, as the file is called: FormFma is `form_fma`.
+    name: the class's, in small letters, as the file is called: FormFma is `form_fma`. tolerance: by
+    how much of the largest result floats may change, in units of the last place; by default no bit
+    does. reorders: sums may be rounded otherwise, or have another order, but are the same sums.
     """
 
     name: ClassVar[str]
+    tolerance: ClassVar[int] = 0
+    reorders: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()

@@ -74,5 +74,7 @@ class Combine(Pass):
         %3 = tile.select(%m, %2, %x) : ...
     """
 
+    reorders = True
+
     def run(self, module: Module) -> None:
         rewrite(module, PATTERNS)

@@ -60,5 +60,7 @@ class FormFma(Pass):
         %1 = tile.add(%0, %c) : f32      ->    %1 = tile.fma(%a, %b, %c) : f32
     """
 
+    reorders = True
+
     def run(self, module: Module) -> None:
         rewrite(module, PATTERNS)

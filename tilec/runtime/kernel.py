@@ -47,6 +47,8 @@ from tilec.runtime.fingerprint import source_fingerprint
 from tilec.runtime.launch import Launcher
 from tilec.runtime.loading import load
 from tilec.runtime.maps import Grid, NoMap, makers
+from tilec.runtime.validation import Miscompiled
+from tilec.runtime.validation import from_knobs as validation
 from tilec.target import Target
 
 if TYPE_CHECKING:
@@ -155,12 +157,14 @@ class CompiledKernel:
 
     def announce(self) -> None:
         """Run the whole compilation once for the dumps and times that the flags ask for."""
-        instruments = from_knobs(self.name, self.hash)
+        instruments = [*from_knobs(self.name, self.hash), *validation(self.name)]
         if not instruments:
             return
         with self._lock:
             try:
                 made = self._compile("cubin" if available() else "ptx", True, instruments)
+            except Miscompiled:
+                raise
             except TilecError as e:
                 # A launch at a higher level may still work; one at this level meets it again.
                 print(f"tilec: compiling @{self.name} stopped here: {e}", file=sys.stderr)

@@ -71,11 +71,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_launch_options(parser: argparse.ArgumentParser) -> None:
-    """What to run, and on what: --func, --arg, --grid, --seed."""
+def add_launch_options(parser: argparse.ArgumentParser, grid: str | None = "1") -> None:
+    """What to run, and on what: --func, --arg, --grid (with this default), --seed."""
     parser.add_argument("--func", "--kernel", default="", help="the kernel (default: the only one)")
     parser.add_argument("--arg", action="append", default=[], metavar="ARG", help=ARG_HELP)
-    parser.add_argument("--grid", default="1", help="programs, such as 8 or 8,2,1")
+    parser.add_argument("--grid", default=grid, help="programs, such as 8 or 8,2,1")
     parser.add_argument("--seed", type=number(0, (1 << 63) - 1), default=None,
                         help="of the order of programs, warps")
 
