@@ -48,7 +48,7 @@ def launched(grid, level: str, shape=(1, 1, 1)) -> np.ndarray:
     (3, (1, 1, 3)), ((3,), (1, 1, 3)), ([2, 3], (1, 3, 2)), ((2, 3, 2), (2, 3, 2)),
     (np.int64(4), (1, 1, 4)), ((np.uint8(2), np.int32(2)), (1, 2, 2)),
     (np.array([2, 1, 3]), (3, 1, 2)), (lambda meta: (meta["X"],), (1, 1, 5)),
-], ids=repr)
+], ids=lambda g: "function" if callable(g) else repr(g))
 def test_what_is_a_grid(grid, shape, level):
     out = launched(grid, level, shape)
     z, y, x = np.indices(shape)
