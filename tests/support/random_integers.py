@@ -340,7 +340,7 @@ class Expression:
                 for name in ("divisibility", "contiguity", "constancy") if self.rng.random() < 0.5}
         hint = ops.Hint(x, **some)
         runs = AxisAnalysis(self.func).get(x).contiguity
-        if broken_promise(hint, values[x][None], hint.contiguity or runs):
+        if broken_promise(hint, values[x][None], hint.contiguity or runs, runs):
             hint.drop()
             return x
         return self.emit(hint)
