@@ -176,35 +176,45 @@ def one_of_two_pointers(x, o, N: tl.constexpr):
 
 @tilec.jit
 def hinted_beyond_the_end(x, o, N: tl.constexpr):
-    i = tl.max_contiguous(tl.multiple_of(tl.arange(0, N - 28), 8), 8)
-    tl.store(o + i, tl.load(x + i))
+    i = tl.arange(0, N + 172)  # 300 are 4 * 75
+    tl.store(tl.max_contiguous(tl.multiple_of(o + i, 8), 8), tl.load(x + i))
 
 
 @tilec.jit
 def narrow_neighbours(x, o, N: tl.constexpr):
     i = tl.arange(0, N)
     start = tl.load(x).to(tl.int8) + 97  # as x begins with 1: 98
-    tl.store(o + i, tl.load(x + 130 + start))
-    tl.store(o + N // 2 + i % (N // 2), tl.load(x + 130 + (start + 50)))
+    tl.store(o + i, tl.load(x + 130 + start), mask=i < 64)
+    tl.store(o + i, tl.load(x + 130 + (start + 50)), mask=i >= 64)
 
 
-K, R = np.arange(1, 300), np.arange(128)
+@tilec.jit
+def scalar_neighbours(x, o, N: tl.constexpr):
+    start = (tl.load(x) + 97).to(tl.int8)
+    tl.store(o, tl.load(x + 130 + start))
+    tl.store(o + 1, tl.load(x + 130 + (start + 50)))
+
+
+K, R = np.arange(1, 401), np.arange(320)
 WANT = {  # x is 1, 2, 3 ...
     wraps_by_a_product: np.array([9, 6, 7, 8])[R % 4], was_unsigned: np.array([9, 6, 7, 8])[R % 4],
-    masked_by_a_quotient: np.where(R < 1, 1, 0),
+    masked_by_a_quotient: np.where(R < 1, 1, 77),
     one_of_two_pointers: np.where(R % 3 == 0, 1 + R, 65 + R),
-    hinted_beyond_the_end: np.where(R < 100, 1 + R, 0),
-    narrow_neighbours: np.where(R < 64, 131 + 98, 131 + 148 - 256)}
+    hinted_beyond_the_end: np.where(R < 300, 1 + R, 0),
+    narrow_neighbours: np.where(R < 64, 131 + 98, 131 + 148 - 256),
+    scalar_neighbours: np.where(R < 1, 131 + 98, 131 + 148 - 256)}
+WRITTEN = {hinted_beyond_the_end: 300, scalar_neighbours: 2}  # elements; by the others, 128
 
 
 @pytest.mark.parametrize("level", ["tile", "ptx"])
 @pytest.mark.parametrize("kernel", WANT, ids=lambda k: k.name)
 def test_what_wraps(kernel: JITFunction, level: str) -> None:
     for dtype in (np.float32, np.int16, np.uint8):
-        o = np.zeros(128, dtype)
+        o = np.full(320, 77, dtype)
         with tilec.knobs.scope(run=level):
             kernel[(1,)](K.astype(dtype), o, N=128, num_warps=1)
-        np.testing.assert_array_equal(o, WANT[kernel].astype(dtype))
+        want = np.where(R < WRITTEN.get(kernel, 128), WANT[kernel], 77)
+        np.testing.assert_array_equal(o, want.astype(dtype))
 
 
 @pytest.mark.parametrize("seed", range(24))

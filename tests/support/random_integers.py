@@ -147,7 +147,7 @@ class Expression:
     def shape(self) -> tuple[int, ...]:
         rng = self.rng
         while True:
-            shape = tuple(int(n) for n in rng.choice(EXTENTS, rng.choice([1, 1, 1, 2, 2, 3])))
+            shape = tuple(int(n) for n in rng.choice(EXTENTS, rng.choice([1, 1, 1, 2, 2, 3, 3])))
             if np.prod(shape) <= MOST:
                 return shape
 
@@ -212,8 +212,8 @@ class Expression:
         if depth <= 0:
             return self.leaf(t)
         makers = (self.binary, self.binary, self.binary, self.divided, self.divided, self.divided,
-                  self.shifted, self.unary, self.converted, self.converted, self.selected,
-                  self.moved, self.moved, self.carried, self.branched, self.hinted)
+                  self.shifted, self.masked, self.unary, self.converted, self.converted,
+                  self.selected, self.moved, self.moved, self.carried, self.branched, self.hinted)
         return makers[self.rng.integers(len(makers))](t, depth - 1)
 
     def binary(self, t: Tensor, depth: int) -> Value:
@@ -233,6 +233,11 @@ class Expression:
         count = int(self.pick(1, 2, 3, 4, bits - 1, bits))  # type: ignore[call-overload]
         b = self.grow(t, depth - 1) if self.rng.random() < 0.2 else self.constant(count, t)
         return self.emit(kind(self.grow(t, depth), b))
+
+    def masked(self, t: Tensor, depth: int) -> Value:
+        """The last bits, or others."""
+        mask = int(self.pick(1, 3, 7, 15, 63, 5, 6, 8, 12, 127))  # type: ignore[call-overload]
+        return self.emit(ops.And(self.grow(t, depth), self.constant(mask, t)))
 
     def unary(self, t: Tensor, depth: int) -> Value:
         kind = (ops.Neg, ops.Not, ops.Abs)[self.rng.integers(3)]
@@ -340,7 +345,7 @@ class Expression:
                 for name in ("divisibility", "contiguity", "constancy") if self.rng.random() < 0.5}
         hint = ops.Hint(x, **some)
         runs = AxisAnalysis(self.func).get(x).contiguity
-        if broken_promise(hint, values[x][None], hint.contiguity or runs):
+        if broken_promise(hint, values[x][None], hint.contiguity or runs, runs):
             hint.drop()
             return x
         return self.emit(hint)

@@ -154,25 +154,23 @@ def _cast(cg: CodeGen, op: ops.Cast) -> None:
         lower_elementwise(cg, op)
 
 
+_ELEMENTS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+
+
 @compute(ops.AddPtr)
 def _add_scalars(cg: CodeGen, op: ops.AddPtr, pointer: Reg, offset: Reg) -> Reg:
-    steps = _in_bytes(cg, op, offset)
-    return cg.e.new(f"getelementptr i8, {pointer.type} {pointer.ref}, {steps.type} {steps.ref}",
-                    POINTER, pointer.n)
-
-
-def _in_bytes(cg: CodeGen, op: ops.AddPtr, offset: Reg) -> Reg:
-    """An offset in 64 bits. LLVM's StraightLineStrengthReduce looks through the sign extension of
-    an index and takes x + 1, where it wraps, for the neighbour of x; of one that is shifted it
-    does not."""
-    e, known = cg.e, cg.axis.get(op.offset).constant
-    size, signed = pointee_of(op.ptr.type).bytes, scalar_of(op.offset.type).is_signed
-    if known is not None:
-        return e.const(known * size, "i64", offset.n)
-    if size == 1 and signed and offset.bits < 64:
-        return e.per_lane(lambda x: e.asm("cvt.s64.s32 $0, $1;", "=l,r", (x,), ("i64",), False)[0],
-                          e.resize(offset, "i32", True))
-    return e.int_op("shl", e.resize(offset, "i64", signed), size.bit_length() - 1)
+    """LLVM's StraightLineStrengthReduce looks through the sign extension of an index and takes x +
+    1, where it wraps, for the neighbour of x; of an index that is shifted to bytes it does not."""
+    e, size = cg.e, pointee_of(op.ptr.type).bytes
+    signed = scalar_of(op.offset.type).is_signed
+    wide, element = e.resize(offset, "i64", signed), _ELEMENTS[size]
+    if signed and offset.bits < 64 and cg.axis.get(op.offset).constant is None:
+        element = "i8"
+        wide = e.int_op("shl", wide, size.bit_length() - 1) if size > 1 else e.per_lane(
+            lambda x: e.asm("cvt.s64.s32 $0, $1;", "=l,r", (x,), ("i64",), False)[0],
+            e.resize(offset, "i32", True))
+    return e.new(f"getelementptr {element}, {pointer.type} {pointer.ref}, {wide.type} {wide.ref}",
+                 POINTER, pointer.n)
 
 
 @lower(ops.AddPtr)

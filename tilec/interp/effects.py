@@ -247,7 +247,7 @@ def _(m: Machine, frame: Frame, op: ops.Assume) -> None:
 def _(m: Machine, frame: Frame, op: ops.Hint) -> Sequence[Data]:
     array, poison = frame.get(op.x)
     if poison is None and m.strict:
-        wrong = broken_promise(op, array, _run_lengths(m, op))
+        wrong = broken_promise(op, array, _run_lengths(m, op), m.axis.get(op.x).contiguity)
         if wrong:
             raise m.error(op, f"this hint promises {wrong}, which does not hold",
                           "compiled code relies on it; remove the hint or fix the call "
@@ -268,9 +268,10 @@ def _run_lengths(m: Machine, op: ops.Hint) -> Sequence[int]:
     return runs
 
 
-def broken_promise(op: ops.Hint, array: Array, runs: Sequence[int]) -> str:
+def broken_promise(op: ops.Hint, array: Array, runs: Sequence[int], known: Sequence[int]) -> str:
     """The promise of a hint that `array` ([P, ...]) breaks; empty if it keeps them all.
-    runs: the length of a contiguous run along each axis."""
+    runs: the length of a contiguous run along each axis. known: that of one by what the compiler
+    knows, if no integer in it wraps; it takes from a divisor that none does between multiples."""
     rank = array.ndim - 1
     for kind, step in (("contiguity", 1), ("constancy", 0)):
         for axis, run in enumerate(getattr(op, kind)[:rank]):
@@ -281,7 +282,8 @@ def broken_promise(op: ops.Hint, array: Array, runs: Sequence[int]) -> str:
         first = array if rank == 0 else np.moveaxis(array, axis + 1, -1)[..., ::run]
         if divisor > 1 and (first.astype(np.int64) % divisor).any():
             return f"divisibility by {divisor} along axis {axis}"
-        if not _grows(array, axis, gcd(run, divisor // _unit(op)), _unit(op)):
+        group = gcd(known[axis], divisor // _unit(op)) if rank else 1
+        if not op.contiguity and not _grows(array, axis, group, _unit(op)):
             return f"divisibility by {divisor} along axis {axis}, so that integers wrap only " \
                 "between multiples of it"
     return ""
