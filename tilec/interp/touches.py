@@ -71,12 +71,13 @@ def runs_of(index: Array, select: Array | None) -> tuple[Array, Array, Array] | 
     first = index.reshape(-1, lanes)[:, 0]
     if select is None:
         return np.arange(len(first)), first, first + lanes
-    on = select.reshape(-1, lanes)
+    # One row where the mask is the same in all programs, which saves most of the time.
+    on = (select[:1] if select.ndim == 2 and select.strides[0] == 0 else select).reshape(-1, lanes)
     begin, end = on.argmax(1), lanes - on[:, ::-1].argmax(1)
     some = on[np.arange(len(on)), begin]
     if (np.count_nonzero(on, 1) != np.where(some, end - begin, 0)).any():
         return None
-    rows = np.flatnonzero(some)
+    rows = np.flatnonzero(np.broadcast_to(some, first.shape))
     return rows, (first + begin)[rows], (first + end)[rows]
 
 
@@ -257,5 +258,8 @@ def put(view: Array, index: Array, select: Array | None, values: Array) -> None:
     """Write values to elements of a vector, where `select`."""
     if select is None:
         view[index.reshape(-1)] = values.reshape(-1)
+    elif select.ndim == 2 and select.strides[0] == 0:  # the same lanes in all programs
+        lanes = np.flatnonzero(select[0])
+        view[index.take(lanes, 1).reshape(-1)] = values.take(lanes, 1).reshape(-1)
     else:
         view[index[select]] = values[select]
