@@ -382,7 +382,6 @@ def _operand(m: Machine, frame: Frame, op: Op, value: Value) -> Data:
 
 @interp_rules(ops.WgmmaWait)
 def _(m: Machine, frame: Frame, op: ops.WgmmaWait) -> Sequence[Data]:
-    assert m.copies is not None
     products = m.asynchrony.products
     _wait_for_groups(m, frame, "products", op.pending)
     last = (products.closed[frame.index_in(products.root)] - op.pending).reshape(-1, 1, 1)
