@@ -35,8 +35,7 @@ class Watch:
     def needs(self, op: Op) -> Sequence[Value]:
         """Values beside its operands that an op's watcher looks at."""
         if isinstance(op, ops.Reduce):
-            loads = _padding(op)
-            return [load.mask for load in loads[:1] if load.mask is not None]
+            return [load.mask for load in _padding(op)[:1] if load.mask is not None]
         cast = _implicit_cast(op)
         return [] if cast is None else [cast.x]
 
