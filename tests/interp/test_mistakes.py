@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tilec
+import tilec.language as tl
 from tests.support.mistakes import COMPILE, LAUNCH, MISTAKES, UNKNOWABLE, Mistake
 from tests.support.mistakes_explicit import EXPLICIT
 from tilec.errors import CompilationError, InterpreterError, TilecError
@@ -73,6 +74,24 @@ def test_nobody_can_know(name: str, notes: list[str]) -> None:
 def test_how_many_are_named() -> None:
     named = [n for n, by in NAMED_BY.items() if by in (LAUNCH, COMPILE)]
     assert len(named) >= 36 and len(ALL) - len(named) <= 3
+
+
+@tilec.jit
+def quiet(x, y, low, top, n, B: tl.constexpr):
+    """Casts that are meant, integers with a neutral `other`, elements written twice alike."""
+    i = tl.arange(0, B)
+    v = tl.load(x + i, mask=i < n, other=-1000)
+    tl.store(low + i, (v * 3).to(tl.int8), mask=i < n)
+    tl.store(top, tl.max(v))
+    tl.store(y + i // 2, tl.load(x + i // 2, mask=i // 2 < n, other=0), mask=i // 2 < n)
+
+
+def test_what_is_meant_is_not_noted(notes: list[str]) -> None:
+    x = np.random.default_rng(5).integers(-900, -100, 50).astype(np.int32)
+    low, top = np.zeros(50, np.int8), np.zeros(1, np.int32)
+    quiet[(1,)](x, np.zeros(50, np.int32), low, top, 50, B=64)
+    assert notes == [] and top[0] == x.max()
+    np.testing.assert_array_equal(low, (x * 3).astype(np.int8))
 
 
 @pytest.mark.parametrize("level", ["tile", "gpu", "lowered"])

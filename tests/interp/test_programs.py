@@ -217,8 +217,8 @@ def test_readers_of_one_element_in_one_access_are_all_remembered(monkeypatch, re
         x, last = np.zeros(1, np.int32), int(np.random.default_rng(seed).permutation(readers)[-1])
         launch("%x: ptr<i32>, %last: i32", body, [x, last], (readers,), seed=seed)
         assert x[0] == 1
-        assert len(told) == 1
-        assert "writes element 0 of x" in told[0] and "reads at k.py:5" in told[0]
+        (text,) = told
+        assert "writes element 0 of x" in text and "reads at k.py:5" in text
 
 
 def test_programs_that_write_what_is_there_already_are_no_race(monkeypatch):

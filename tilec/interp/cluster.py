@@ -44,7 +44,7 @@ class Member(Agent):
         "other one's mbarrier, and its wait, will do")
 
     def __init__(self, cluster: Cluster, m: Machine, name: str) -> None:
-        assert m.turns is not None and m.copies is not None and m.turns.current is not None
+        assert m.turns is not None and m.turns.current is not None
         super().__init__(name, m.num_warps, cluster.history, m.turns, m.copies.random,
                          [m.asynchrony])
         self.cluster, self.machine = cluster, m
@@ -160,7 +160,7 @@ def _(m: Machine, frame: Frame, op: ops.ClusterBarrier) -> None:
 @interp_rules(ops.RemoteLoad)
 def _(m: Machine, frame: Frame, op: ops.RemoteLoad) -> Sequence[Data]:
     peer = reach(m, frame, op, op.rank)
-    assert m.role is not None and peer.copies is not None
+    assert m.role is not None
     view = view_in(m, op, op.buffer, peer)
     at = frame if peer is m else view.home
     row, stage = (int(i[0]) for i in view.place(at))

@@ -139,7 +139,6 @@ def _(m: Machine, frame: Frame, op: ops.RemoteArrive) -> None:
 
 @interp_rules(ops.MbarrierWait)
 def _(m: Machine, frame: Frame, op: ops.MbarrierWait) -> None:
-    assert m.copies is not None
     bar = _barrier(m, frame, op, op.barrier)
     parity = defined(m, frame, op, op.parity, "the parity of this wait")
     if (wrong := parity[parity & ~1 != 0]).size:
@@ -148,7 +147,6 @@ def _(m: Machine, frame: Frame, op: ops.MbarrierWait) -> None:
 
     def blocked() -> Array:
         """In which programs the phase has not ended, though all copies have landed."""
-        assert m.copies is not None
         if (waits := bar.state.phase[bar.rows, bar.slots] & 1 == parity).any():
             for copy in _counted(m, bar):
                 copy.land(_of(bar, copy, frame, m, waits))
@@ -172,7 +170,6 @@ def _(m: Machine, frame: Frame, op: ops.MbarrierWait) -> None:
 
 def _counted(m: Machine, bar: _Barrier) -> list[TmaCopy]:
     """The copies under way that the mbarriers of a buffer count."""
-    assert m.copies is not None
     return [c for c in m.copies.under_way if isinstance(c, TmaCopy) and c.barriers is bar.state]
 
 
@@ -180,7 +177,6 @@ def _of(bar: _Barrier, copy: TmaCopy, frame: Frame, m: Machine, which: Array | N
         ) -> Array:
     """Of a copy's programs, those in which it counts at this mbarrier, for those of the frame's
     programs that `which` marks."""
-    assert m.copies is not None
     slot = np.full(len(m.copies.root), -1)
     who = frame.index_in(m.copies.root)
     slot[who] = bar.slots if which is None else np.where(which, bar.slots, -1)
@@ -269,7 +265,6 @@ def _content(m: Machine, frame: Frame, op: ops.TmaLoad | ops.TmaMulticast) -> Ar
 def _load_into(m: Machine, frame: Frame, op: ops.TmaLoad | ops.TmaMulticast, peer: Machine,
                array: Array) -> None:
     """A load into a buffer of the program itself, or of another one of its cluster, begins."""
-    assert m.copies is not None and peer.copies is not None
     bar, view = _barrier(m, frame, op, op.barrier, peer), view_in(m, op, op.buffer, peer)
     at = frame if peer is m else view.home
     if peer is m:
@@ -381,7 +376,6 @@ def _operand(m: Machine, frame: Frame, op: Op, value: Value) -> Data:
 
 @interp_rules(ops.WgmmaWait)
 def _(m: Machine, frame: Frame, op: ops.WgmmaWait) -> Sequence[Data]:
-    assert m.copies is not None
     products = m.asynchrony.products
     _wait_for_groups(m, frame, "products", op.pending)
     last = (products.closed[frame.index_in(products.root)] - op.pending).reshape(-1, 1, 1)

@@ -65,7 +65,7 @@ class Machine:
         self.seed = seed
         self.strict = knobs.strict
         self.num_warps, self.num_ctas = num_warps, num_ctas
-        self.copies: Copies | None = None
+        self.copies: Copies  # of the programs that run
         self.role: Agent | None = None
         self.cluster: Cluster | None = None  # if its programs run in view of each other
         self.member: Member | None = None
@@ -89,7 +89,7 @@ class Machine:
     def fork(self) -> Machine:
         """A machine for another program of the launch, with shared memory of its own."""
         other = copy.copy(self)
-        other.buffers, other.shadow, other.copies = {}, None, None
+        other.buffers, other.shadow = {}, None
         return other
 
     # -- programs ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -107,13 +108,6 @@ def watch_views(m: Machine, allocation: Allocation, sharing: bool) -> None:
     shared = Sharing(allocation.elements) if sharing and several else None
     if not gaps and shared is None:
         return
-    names: dict[Op, str] = {}
-
-    def name_of(op: Op) -> str:
-        if op not in names:
-            names[op] = _argument(m, op)
-        return names[op]
-
     def gap(op: Op, writes: bool, element: int) -> None:
         m.note(op, f"this {_VERBS[writes]} {_named(m, op, allocation, element)[1]}, counted in "
                "memory, which lies between the elements of that view",
@@ -126,7 +120,8 @@ def watch_views(m: Machine, allocation: Allocation, sharing: bool) -> None:
                "that overlap are taken not to", "put a tl.debug_barrier() between the two, or pass "
                "arrays that do not overlap", tuple(sorted(allocation.names)))
 
-    allocation.views = Views(gaps, shared, name_of, gap, clash)
+    allocation.views = Views(gaps, shared, functools.cache(lambda op: _argument(m, op)), gap,
+                             clash)
 
 
 # -- what the IR alone shows --------------------------------------------------------------------

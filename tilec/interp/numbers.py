@@ -35,8 +35,7 @@ class Watch:
     def needs(self, op: Op) -> Sequence[Value]:
         """Values beside its operands that an op's watcher looks at."""
         if isinstance(op, ops.Reduce):
-            loads = _padding(op)
-            return [load.mask for load in loads[:1] if load.mask is not None]
+            return [load.mask for load in _padding(op)[:1] if load.mask is not None]
         cast = _implicit_cast(op)
         return [] if cast is None else [cast.x]
 
@@ -59,7 +58,8 @@ class Watch:
 
     def _nan(self, op: Op, rule: Rule, reduced: Value, reduce: Op) -> Rule:
         """0 / 0 or inf - inf, where one side comes from a reduction: remember the programs."""
-        odd = (lambda x: x == 0) if isinstance(op, ops.Div) else np.isinf
+        odd = (lambda x: x == 0) if isinstance(op, ops.Div) else \
+            np.isneginf if isinstance(op, ops.Sub) else np.isinf
 
         def run(m: Machine, frame: Frame, op: Op) -> Sequence[Data] | None:
             if not odd(_distinct(frame.get(reduced)[0])).any():
@@ -115,12 +115,13 @@ class Watch:
                 return out
             on = found[0]
             off = ~on & on.any(axis, keepdims=True)  # but for what is masked off as a whole
-            lanes = np.nonzero(np.broadcast_to(off, np.broadcast_shapes(off.shape, x.shape)))
-            x = np.broadcast_to(x, np.broadcast_shapes(off.shape, x.shape))
-            bad = x[lanes] != 0
+            if off.ndim == 2 and len(off) == 1:
+                bad = x.take(np.flatnonzero(off[0]), 1) != 0
+            else:
+                bad = off & (x != 0)
             if greatest and bad.any():
-                own = np.where(on, x, np.array(-np.inf, x.dtype)).max(axis, keepdims=True)
-                bad = x[lanes] > np.broadcast_to(own, x.shape)[lanes]
+                own = np.where(on, x, x.min()).max(axis, keepdims=True)
+                bad = off & (x > own)
             if bad.any():
                 m.note(op, f"this {'maximum' if greatest else 'sum'} takes in {int(bad.sum())} "
                        f"masked-off lanes of the load at {place(load)}, which are not neutral here",

@@ -56,7 +56,6 @@ class Roles(Scheduler):
 
     def __init__(self, m: Machine, frame: Frame, op: ops.WarpSpecialize) -> None:
         super().__init__()
-        assert m.copies is not None
         self.m, self.frame, self.op, self.random = m, frame, op, m.copies.random
         self.history = History() if m.member is None else m.member.history
         self.asynchrony = [m.asynchrony]  # of the program, and of each role
@@ -84,7 +83,6 @@ class Roles(Scheduler):
                               "they use have been set up", "a gpu.barrier must stand before")
             if m.member is None:
                 state.follow()
-        assert m.copies is not None
         for copied in m.copies.under_way:
             if isinstance(copied, TmaCopy):
                 slot, low = int(copied.slots[0]), int(copied.low()[0])
@@ -96,7 +94,6 @@ class Roles(Scheduler):
 
     def _machine(self, op: ops.WarpRole, first: int) -> Machine:
         m = copy.copy(self.m)
-        assert m.copies is not None
         m.role, m.num_warps = Role(self, op, first), op.warps
         m.shadow = None if m.shadow is None else Shadow(m.copies.root, m.shadow)
         m.asynchrony = Asynchrony(m.copies.root)

@@ -79,7 +79,6 @@ class Shadow:
     def _check_copies(self, m: Machine, op: Op, low: int, high: int, writes: bool, mark: Array
                       ) -> None:
         """No copy under way may write to bytes that are accessed."""
-        assert m.copies is not None
         for copy in m.copies.under_way:
             start = copy.low()
             meets = (start < high) & (low < start + copy.view.buffer.size) & mark[copy.who]
@@ -118,7 +117,6 @@ def touch(m: Machine, frame: Frame, op: Op, view: View, writes: bool,
     if m.shadow is not None:
         for low, high, part in view.bytes(frame):
             m.shadow.access(m, frame, op, low, high, writes, part, view.buffer.explicit)
-    assert m.copies is not None
     copied = m.copies.into(frame, view)
     if copied is not None:
         raise m.error(op, f"{op.name} {_verb(writes)} a buffer into which {copied.op.name} at "

@@ -86,7 +86,6 @@ def _(m: Machine, frame: Frame, op: Op) -> None:
 
 @interp_rules(ops.AsyncCopy)
 def _(m: Machine, frame: Frame, op: ops.AsyncCopy) -> None:
-    assert m.copies is not None
     access, view = MemoryAccess(m, frame, op, None), m.buffers[op.buffer]
     try:
         array = m.memory.load(access.address, access.active, dtype_of(op.buffer.type), access.by)
@@ -100,13 +99,11 @@ def _(m: Machine, frame: Frame, op: ops.AsyncCopy) -> None:
 
 @interp_rules(ops.AsyncCommit)
 def _(m: Machine, frame: Frame, op: ops.AsyncCommit) -> None:
-    assert m.copies is not None
     m.copies.commit(frame)
 
 
 @interp_rules(ops.AsyncWait)
 def _(m: Machine, frame: Frame, op: ops.AsyncWait) -> None:
-    assert m.copies is not None
     ended = m.copies.wait(frame, op.pending)
     for copy in ended:
         m.asynchrony.note_store(copy.view.buffer, copy.rows, copy.stage)

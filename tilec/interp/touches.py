@@ -71,12 +71,13 @@ def runs_of(index: Array, select: Array | None) -> tuple[Array, Array, Array] | 
     first = index.reshape(-1, lanes)[:, 0]
     if select is None:
         return np.arange(len(first)), first, first + lanes
-    on = select.reshape(-1, lanes)
+    # One row where the mask is the same in all programs, which saves most of the time.
+    on = (select[:1] if select.ndim == 2 and select.strides[0] == 0 else select).reshape(-1, lanes)
     begin, end = on.argmax(1), lanes - on[:, ::-1].argmax(1)
     some = on[np.arange(len(on)), begin]
     if (np.count_nonzero(on, 1) != np.where(some, end - begin, 0)).any():
         return None
-    rows = np.flatnonzero(some)
+    rows = np.flatnonzero(np.broadcast_to(some, first.shape))
     return rows, (first + begin)[rows], (first + end)[rows]
 
 
@@ -135,8 +136,7 @@ class Touches:
         if self._readers is None:
             return
         marks = np.broadcast_to(self._mark(by), index.shape)
-        at, mine = (index.reshape(-1), marks.reshape(-1)) if select is None else \
-            (index[select], marks[select])
+        at, mine = lanes_on(select, index, marks)
         writer = self.writers().take(at)
         if (met := _others(writer, mine)).any():
             if self.together:
@@ -151,16 +151,13 @@ class Touches:
 
     def store(self, index: Array, select: Array | None, by: By, view: Array, values: Array) -> None:
         """Write values, [P or 1, ...] like `index`, to elements of `view`."""
+        marks = np.broadcast_to(self._mark(by), index.shape)
         if self._runs is not None and self._readers is None and by.in_runs:
             found = runs_of(index, select)
-            if found is not None and self._note_runs(self._mark(by), index, *found):
+            if found is not None and self._note_runs(marks, *found):
                 put(view, index, select, values)
                 return
-        marks = np.broadcast_to(self._mark(by), index.shape)
-        if select is None:
-            at, new, mine = index.reshape(-1), values.reshape(-1), marks.reshape(-1)
-        else:
-            at, new, mine = index[select], values[select], marks[select]
+        at, new, mine = lanes_on(select, index, values, marks)
         changes = self._changes(view, at, new)
         self._note_write(at, mine, changes, False)
         view[at] = new
@@ -168,13 +165,11 @@ class Touches:
         if kept.any():  # one element got several values
             self._meet(at, mine, self.writers().take(at), kept, ("writes", "writes"), True)
 
-    def _note_runs(self, marks: Array, index: Array, rows: Array, low: Array, high: Array) -> bool:
+    def _note_runs(self, marks: Array, rows: Array, low: Array, high: Array) -> bool:
+        """Take in runs of these rows; False if elements have to be kept from now on."""
         assert self._runs is not None
-        marks = np.broadcast_to(marks, (*index.shape[:-1], 1)).reshape(-1)
-        if len(self._runs.low) < MOST_RUNS and self._runs.add(low, high, marks[rows]):
-            return True
-        self.writers()
-        return False
+        mark = marks[..., 0].reshape(-1)[rows]
+        return len(self._runs.low) < MOST_RUNS and self._runs.add(low, high, mark)
 
     def atomic(self, at: Array, programs: Array, by: By) -> None:
         """Programs are about to add to elements by atomics, one a lane."""
@@ -248,7 +243,15 @@ def _by_many(marks: Array) -> Array:
 
 def put(view: Array, index: Array, select: Array | None, values: Array) -> None:
     """Write values to elements of a vector, where `select`."""
+    at, new = lanes_on(select, index, values)
+    view[at] = new
+
+
+def lanes_on(select: Array | None, *arrays: Array) -> list[Array]:
+    """The elements of arrays, [P or 1, ...], where `select`, one after another."""
     if select is None:
-        view[index.reshape(-1)] = values.reshape(-1)
-    else:
-        view[index[select]] = values[select]
+        return [a.reshape(-1) for a in arrays]
+    if select.ndim == 2 and select.strides[0] == 0:  # the same lanes in all programs
+        lanes = np.flatnonzero(select[0])
+        return [a.take(lanes, 1).reshape(-1) for a in arrays]
+    return [a[select] for a in arrays]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilec.eval.dtypes import Array
-from tilec.interp.touches import NOBODY, OP_BITS, By
+from tilec.interp.touches import NOBODY, OP_BITS, By, lanes_on
 from tilec.ir.core import Op
 
 SEVERAL = -1  # lanes
@@ -55,12 +55,12 @@ class Sharing:
                ) -> tuple[int, bool, Op, str] | None:
         """Take an access in; (element, whether written, op, argument) of another one of the same
         program through another argument, by another lane, if one of the two writes."""
-        on = np.ones(index.shape, bool) if select is None else select
         shape = index.shape[1:]
         lanes = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
         lane = (lanes | _number(self._shapes, shape) << 40) + np.zeros_like(index)
         programs = np.broadcast_to(by.programs, index.shape)
-        at, lane, mark = index[on], lane[on], (programs << OP_BITS | _number(self._ops, by.op))[on]
+        at, lane, mark = lanes_on(select, index, lane,
+                                  programs << OP_BITS | _number(self._ops, by.op))
         own = _number(self._names, name)
         found = None
         for wrote in (True, False) if writes else (True,):
@@ -104,7 +104,7 @@ class Views:
         """An access to elements `index`, [P or 1, ...], where `select`."""
         name = self.name_of(by.op)
         if name in self.gaps:
-            at = index.reshape(-1) if select is None else index[select]
+            (at,) = lanes_on(select, index)
             if (element := self.gaps[name].hit(at)) is not None:
                 self.report_gap(by.op, writes, element)
         if self.sharing is not None and name:
