@@ -167,3 +167,10 @@ def test_flags_that_are_none_are_noted_once(monkeypatch, capsys):
     assert sorted(capsys.readouterr().err.splitlines()) == [
         "tilec: TILEC_DMUP is no flag; did you mean `TILEC_DUMP`?",
         f"tilec: TILEC_ZZZ is no flag; there are {NAMES}"]
+
+
+def test_paths_hold_no_nul():
+    with pytest.raises(TilecError, match="does not understand") as e, \
+            knobs.scope(dump_dir="a\0b"):
+        pass
+    assert "no NUL" in e.value.advice

@@ -51,6 +51,8 @@ def _text(value: object) -> str:
 def _path(value: object) -> str:
     """A path; empty for one in a home folder that nobody knows."""
     text = str(value).strip()
+    if "\0" in text:
+        raise ValueError("a path, which holds no NUL")
     homeless = os.environ.get("HOME") == "" or os.path.expanduser("~") == "~"
     return "" if homeless and f"{text}/".startswith("~/") else os.path.expanduser(text)
 
