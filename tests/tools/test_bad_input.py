@@ -60,6 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, content in {
             "one.tir": ONE, "two.tir": STORE, "none.tir": "module {}", "empty.tir": "",
+            "tile.tir": ONE.replace("@a(", "@a(%t: tensor<4xi32>, "),
             "good.ptx": PTX.replace("BODY", "")}.items():
         Path(name).write_text(content)
     Path("latin.tir").write_bytes(b"module { // \xe9\n}")
@@ -79,6 +80,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("sim latin.ptx", "utf-8"), ("bisect latin.tir", "utf-8"), ("run empty.tir", "the end of the"),
     ("compile latin.py:k --signature i32 -o out", "fails when imported"),
     ("compile exits.py:k --signature i32 -o out", "fails when imported: SystemExit"),
+    ("run tile.tir --arg 4:i32:0 --arg 1:i32:0", "kernels are launched with numbers"),
+    ("run tile.tir --level ptx --arg 4:i32:0 --arg 1:i32:0", "a kernel is launched with numbers"),
     ("run none.tir", "the file has none"), ("run none.tir --level ptx", "the file has none"),
     ("run two.tir --level ptx --arg 1:i32:zeros", "the file has a, b"),
     ("run one.tir --arg @/dev/null", "@/dev/null"), ("run one.tir --arg @short.npy", "short.npy"),
@@ -178,7 +181,6 @@ ATTRIBUTES = [
     ("value = 3", f"value = {'1' * 5000}", "64 bits do not hold this number"),
     ("value = 3", f"value = {'[' * 2000}1{']' * 2000}", "nested more than 64 deep"),
     ("value = 3", 'value = "a\x01b"', "unexpected"), ("i32>", "token>", "there is no type"),
-    ("@a(%p: ptr<i32>", "@a(%t: tensor<4xi32>, %p: ptr<i32>", "expected a number, a pointer or"),
     ("%p: ptr<i32>", "%p: tensor<9999999x9xi32>", "more than 1048576 elements"),
     ("// end", "\ud800", "half of a surrogate pair"),
     ('// end', 'loc("\\ud800":1:1)', "half of a surrogate pair"),

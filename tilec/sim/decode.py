@@ -171,7 +171,7 @@ class Decoder:
             return self.address_of(operand.name, operand.value, kind)
         if operand.kind == "imm":
             if ty in ("f32", "f64"):
-                return self.constant(float(operand.value), kind)
+                raise Unsupported(f"the integer {operand.value} where .{ty} is expected")
             if kind is np.bool_:
                 return self.constant(bool(operand.value), kind)
             size = np.dtype(kind).itemsize
@@ -198,6 +198,16 @@ class Decoder:
                 have.itemsize > want.itemsize and not self.extends:
             held = "a predicate" if have == np.bool_ else f"{8 * have.itemsize} bits"
             raise Unsupported(f"'{name}', which holds {held}, where .{ty} is expected")
+
+    def check_kind(self, operand: Operand, ty: str) -> None:
+        """Raise Unsupported for a register of floats where integers are expected, or the other way
+        round; one of bits holds anything."""
+        found = self.scope.find_reg(operand.name) if operand.kind == "reg" else None
+        kinds = {"int" if t[0] in "us" else "bits" if t[0] == "b" and t[1:2] != "f" else "float"
+                 for t in (found[1] if found else ty, ty)}
+        if {"int", "float"} <= kinds:
+            raise Unsupported(f"'{operand.name}', which is declared otherwise, where .{ty} is "
+                              "expected")
 
     def float_constant(self, operand: Operand, ty: str) -> Array:
         """0f, 0d and decimal constants: as bits for a type of their size, else by value."""
