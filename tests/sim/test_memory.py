@@ -128,7 +128,10 @@ def test_constants_and_initialised_globals() -> None:
         st.global.u32 [%o], %r2;""", [out], "u64", outside=outside)  # fmt: skip
     table = np.array([10, 20, 0x3F800000, 40])
     assert np.array_equal(out, table[np.arange(64) % 4] + 7 + 20 + ord("o") + 20)
-    assert "read-only" in failure("st.global.u32 [table], 1;", [out], "u64", outside=outside)
+    assert "read-only" in failure("mov.u64 %rd2, table; st.global.u32 [%rd2], 1;", [out], "u64",
+                                  outside=outside)
+    assert "an access to .global that names a .const variable" in failure(
+        "st.global.u32 [table], 1;", [out], "u64", outside=outside)
 
 
 def test_parameters() -> None:
