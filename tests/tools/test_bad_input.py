@@ -225,6 +225,20 @@ module attributes {level = "lowered"} {
         verify(parse(text))
 
 
+def test_layouts_fit_their_tiles() -> None:
+    text = """#b = blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 4], warpsPerCTA = [4, 1], \
+order = [1, 0]}>
+module attributes {level = "gpu"} {
+  func @k() {
+    %0 = tile.arange() {start = 0, end = 64} : tensor<64xi32, #b>
+    func.return()
+  }
+}
+""".replace("\\\n", "")
+    with pytest.raises(IRError, match="has rank 2, the shape .* has 1"):
+        verify(parse(text))
+
+
 def test_carets_open_no_devices() -> None:
     assert Location("/dev/zero", 1).caret() == ""
 
@@ -234,6 +248,7 @@ def test_carets_open_no_devices() -> None:
     ("add.s32 %r1, %r1, %rd1;", "'%rd1', which holds 64 bits, where .s32 is expected"),
     (".reg .f32 %f; add.s32 %r1, %r1, %f;", "'%f', which is declared otherwise"),
     ("st.global.v2.b32 [%rd1], {%r1, %rd1};", "a vector of registers of [4, 8] bytes"),
+    (".reg .f32 %f; add.f32 %f, %f, 1;", "the integer 1 where .f32 is expected"),
     ("mov.u64 %rd1, %r1;", "'%r1', which holds 32 bits, where .u64 is expected"),
     ("add.loc.s32 %r1, %r1, 1;", "does not know add.loc.s32"),
     ("add.b32 %r1, %r1, 1;", "does not know add.b32"),
@@ -265,6 +280,7 @@ def test_ptx_that_is_refused(body: str, message: str, check: bool) -> None:
     (".param .u64 p", ".param .u64 .f32 p", "has 2 types"),
     (".reg .b32 %r<4>", ".reg .b32 %r<\u0664>", "a character that PTX has not"),
     (".version 8.0", ".loc 1 1 1\n.version 8.0", "PTX begins with"),
+    (".visible", ".loc 1 1 1\n.visible", "a .loc stands inside of functions"),
     (".version 8.0", "", "PTX begins with .version and .target"),
     (".param .u64 p", ".shared .u64 p", "parameter 'p' is .shared"),
     (".param .u64 p", ".param .u64 .add p", "not a qualifier of a declaration: '.add'"),
