@@ -350,7 +350,7 @@ def test_dumps_show_the_edit_and_what_follows(tmp_path, capsys):
     ("lowered", "func.return()", "func.return(", rf"{LAST['lowered']}:\d+:\d+: "),
     ("llir", "fma.f32(float %v8", "fma.f32(float %nothing",
      rf"{LAST['llir']}: LLVM IR, line \d+: "),
-    ("ptx", "fma.rn.f32", "fma.rm.f33", rf"{LAST['ptx']}: .*PTX,? line \d+: "),
+    ("ptx", "fma.rn.f32", "fma.rm.f33", rf"{LAST['ptx']}: .*PTX,? line \d+.*: "),
 ])
 def test_a_broken_edit_is_reported_with_its_line(tmp_path, level, old, new, line):
     folder = copied(tmp_path)

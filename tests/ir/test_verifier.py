@@ -178,7 +178,7 @@ CASES: dict[Callable[[Module], None], str] = {
     unknown_level: "the module: attribute `level` is 'asm'",
     conversion_at_tile_level: "gpu.convert_layout stands at level tile",
     layout_at_tile_level: "layout",
-    argument_layout_at_tile_level: "parameter %x: tensor<8xf32, blocked",
+    argument_layout_at_tile_level: "block argument %x: tensor<8xf32, blocked",
     unknown_attribute: "there is no attribute `stop`",
     no_layout_at_gpu_level: "layout at level gpu",
     effect_in_reduce: "a reduce's region must be pure",

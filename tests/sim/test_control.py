@@ -170,8 +170,9 @@ def test_exited_warps_leave_the_barrier() -> None:
 
 
 def test_deadlocks_are_reported() -> None:
-    text = failure('.file 1 "/k.py"\n.loc 1 7 0\n'
-                   "setp.lt.u32 %p1, %t, 32; @%p1 bra end; bar.sync 2, 64; end:")  # fmt: skip
+    text = failure(".loc 1 7 0\n"
+                   "setp.lt.u32 %p1, %t, 32; @%p1 bra end; bar.sync 2, 64; end:",
+                   outside='.file 1 "/k.py"')  # fmt: skip
     assert "/k.py:7:1: k, CTA (0, 0, 0): deadlock" in text
     assert "warp 1 at barrier 2" in text and "needs 64 threads and has 32" in text
     assert "32 threads have exited" in text

@@ -128,7 +128,10 @@ def test_constants_and_initialised_globals() -> None:
         st.global.u32 [%o], %r2;""", [out], "u64", outside=outside)  # fmt: skip
     table = np.array([10, 20, 0x3F800000, 40])
     assert np.array_equal(out, table[np.arange(64) % 4] + 7 + 20 + ord("o") + 20)
-    assert "read-only" in failure("st.global.u32 [table], 1;", [out], "u64", outside=outside)
+    assert "read-only" in failure("mov.u64 %rd2, table; st.global.u32 [%rd2], 1;", [out], "u64",
+                                  outside=outside)
+    assert "an access to .global that names a .const variable" in failure(
+        "st.global.u32 [table], 1;", [out], "u64", outside=outside)
 
 
 def test_parameters() -> None:
@@ -229,17 +232,17 @@ def test_empty_and_null() -> None:
     assert "a null or stray pointer" in text
 
 
-LOCATED = '.file 1 "/k.py"\n.loc 1 12 3\n'
+FILE, LOC = '.file 1 "/k.py"', ".loc 1 12 3\n"
 
 
 def test_out_of_bounds_says_where() -> None:
     out, data = np.zeros(64, np.uint32), np.zeros(60, np.uint32)
-    text = failure(LOCATED + COPY, [out, data])
+    text = failure(LOC + COPY, [out, data], outside=FILE)
     assert "/k.py:12:3: k, CTA (0, 0, 0): thread 60 (warp 1)" in text
     assert "0 bytes past the end of argument 1 (240 bytes)" in text
-    assert "PTX line 16, column 1: ld.global.u32 %r1, [%i];" in text
+    assert "PTX line 15, column 1: ld.global.u32 %r1, [%i];" in text
     # LLVM writes .file behind the kernel.
-    late = program(LOCATED.partition("\n")[2] + COPY) + LOCATED.partition("\n")[0]
+    late = program(LOC + COPY) + FILE
     with pytest.raises(sim.SimError, match="/k.py:12:3: k, CTA"):
         sim.run(late, "k", [out, data], ONE)
     text = failure(COPY, [out, data], names=["out_ptr", "x_ptr"])

@@ -60,6 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, content in {
             "one.tir": ONE, "two.tir": STORE, "none.tir": "module {}", "empty.tir": "",
+            "tile.tir": ONE.replace("@a(", "@a(%t: tensor<4xi32>, "),
             "good.ptx": PTX.replace("BODY", "")}.items():
         Path(name).write_text(content)
     Path("latin.tir").write_bytes(b"module { // \xe9\n}")
@@ -79,6 +80,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("sim latin.ptx", "utf-8"), ("bisect latin.tir", "utf-8"), ("run empty.tir", "the end of the"),
     ("compile latin.py:k --signature i32 -o out", "fails when imported"),
     ("compile exits.py:k --signature i32 -o out", "fails when imported: SystemExit"),
+    ("run tile.tir --arg 4:i32:0 --arg 1:i32:0", "kernels are launched with numbers"),
+    ("run tile.tir --level ptx --arg 4:i32:0 --arg 1:i32:0", "a kernel is launched with numbers"),
     ("run none.tir", "the file has none"), ("run none.tir --level ptx", "the file has none"),
     ("run two.tir --level ptx --arg 1:i32:zeros", "the file has a, b"),
     ("run one.tir --arg @/dev/null", "@/dev/null"), ("run one.tir --arg @short.npy", "short.npy"),
@@ -178,7 +181,6 @@ ATTRIBUTES = [
     ("value = 3", f"value = {'1' * 5000}", "64 bits do not hold this number"),
     ("value = 3", f"value = {'[' * 2000}1{']' * 2000}", "nested more than 64 deep"),
     ("value = 3", 'value = "a\x01b"', "unexpected"), ("i32>", "token>", "there is no type"),
-    ("@a(%p: ptr<i32>", "@a(%t: tensor<4xi32>, %p: ptr<i32>", "expected a number, a pointer or"),
     ("%p: ptr<i32>", "%p: tensor<9999999x9xi32>", "more than 1048576 elements"),
     ("// end", "\ud800", "half of a surrogate pair"),
     ('// end', 'loc("\\ud800":1:1)', "half of a surrogate pair"),
@@ -223,6 +225,20 @@ module attributes {level = "lowered"} {
         verify(parse(text))
 
 
+def test_layouts_fit_their_tiles() -> None:
+    text = """#b = blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 4], warpsPerCTA = [4, 1], \
+order = [1, 0]}>
+module attributes {level = "gpu"} {
+  func @k() {
+    %0 = tile.arange() {start = 0, end = 64} : tensor<64xi32, #b>
+    func.return()
+  }
+}
+""".replace("\\\n", "")
+    with pytest.raises(IRError, match="has rank 2, the shape .* has 1"):
+        verify(parse(text))
+
+
 def test_carets_open_no_devices() -> None:
     assert Location("/dev/zero", 1).caret() == ""
 
@@ -230,6 +246,9 @@ def test_carets_open_no_devices() -> None:
 @pytest.mark.parametrize(("body", "message"), [
     ("add.s32 %r1, %r1, %p1;", "'%p1', which holds a predicate, where .s32 is expected"),
     ("add.s32 %r1, %r1, %rd1;", "'%rd1', which holds 64 bits, where .s32 is expected"),
+    (".reg .f32 %f; add.s32 %r1, %r1, %f;", "'%f', which is declared otherwise"),
+    ("st.global.v2.b32 [%rd1], {%r1, %rd1};", "a vector of registers of [4, 8] bytes"),
+    (".reg .f32 %f; add.f32 %f, %f, 1;", "the integer 1 where .f32 is expected"),
     ("mov.u64 %rd1, %r1;", "'%r1', which holds 32 bits, where .u64 is expected"),
     ("add.loc.s32 %r1, %r1, 1;", "does not know add.loc.s32"),
     ("add.b32 %r1, %r1, 1;", "does not know add.b32"),
@@ -261,6 +280,7 @@ def test_ptx_that_is_refused(body: str, message: str, check: bool) -> None:
     (".param .u64 p", ".param .u64 .f32 p", "has 2 types"),
     (".reg .b32 %r<4>", ".reg .b32 %r<\u0664>", "a character that PTX has not"),
     (".version 8.0", ".loc 1 1 1\n.version 8.0", "PTX begins with"),
+    (".visible", ".loc 1 1 1\n.visible", "a .loc stands inside of functions"),
     (".version 8.0", "", "PTX begins with .version and .target"),
     (".param .u64 p", ".shared .u64 p", "parameter 'p' is .shared"),
     (".param .u64 p", ".param .u64 .add p", "not a qualifier of a declaration: '.add'"),

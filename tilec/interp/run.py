@@ -297,7 +297,9 @@ def _bind(func: Func, args: Sequence[Any] | Mapping[str, Any],
         elif isinstance(parameter.type, TensorMap):
             arrays[name] = _tensor(name, parameter.type, given)
         else:
-            assert isinstance(parameter.type, Scalar)
+            if not isinstance(parameter.type, Scalar):
+                raise LaunchError(f"parameter {name} is {parameter.type}: kernels are launched "
+                                  "with numbers, pointers and tensor maps")
             scalars[name] = _scalar(name, parameter.type, given)
     return arrays, scalars
 

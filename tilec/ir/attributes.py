@@ -11,7 +11,7 @@ from tilec.ir.clusters import CLUSTER_SIZES
 from tilec.ir.core import AttrField, Func
 from tilec.ir.descriptors import tma_boxes
 from tilec.ir.ops.scf import MAX_STAGES
-from tilec.ir.types import Pointer, Scalar, TensorMap, Type
+from tilec.ir.types import Pointer, TensorMap, Type
 from tilec.target import Target
 
 LEVELS = ("tile", "gpu", "lowered")
@@ -90,9 +90,7 @@ def wrong_parameters(func: Func) -> Iterator[tuple[int, str]]:
         for name, value in have.items():
             if message := wrong(PARAMETER, name, value)[0]:
                 yield i, message
-        if not isinstance(arg.type, Scalar | Pointer | TensorMap):
-            yield i, "expected a number, a pointer or a tensor map"
-        elif "base" in have:
+        if "base" in have:
             yield from ((i, message) for message in _wrong_map(func, arg.type, have))
 
 

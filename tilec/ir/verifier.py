@@ -7,11 +7,12 @@ from tilec.ir import ops
 from tilec.ir.accumulators import warpgroups, whole_warpgroups
 from tilec.ir.attributes import MODULE, wrong, wrong_parameters
 from tilec.ir.core import UNFIT, UNKNOWN, Block, Func, Module, Op, Value
+from tilec.ir.fragment import fragment
 from tilec.ir.layouts import RegisterLayout
 from tilec.ir.ops.descriptors import DescriptorOp
 from tilec.ir.ops.named_barriers import check_named_barriers
 from tilec.ir.printer import print_op
-from tilec.ir.types import MemDesc, Tensor
+from tilec.ir.types import MemDesc, Pointer, Scalar, Tensor, TensorMap
 from tilec.ir.warps import hold_tiles
 
 
@@ -29,11 +30,16 @@ def verify(module: Module) -> None:
 
 
 def check_one_kernel(module: Module) -> None:
-    """IRError unless the module has one function, as what is compiled must."""
+    """IRError unless the module has one function, which can be launched, as what is compiled must.
+    """
     if len(module.funcs) != 1:
         names = ", ".join(f.name for f in module.funcs) or "none"
         raise IRError(f"a module of one function can be compiled, this one has {names}", None,
                       "take the others out, or name one to the tool with --func")
+    for arg in module.funcs[0].args:
+        if not isinstance(arg.type, Scalar | Pointer | TensorMap):
+            raise IRError(f"parameter {arg!r}: a kernel is launched with numbers, pointers and "
+                          "tensor maps")
 
 
 class _Verifier:
@@ -153,6 +159,10 @@ class _Verifier:
             return "" if layout is None else "a tile has a layout at level tile"
         if not isinstance(layout, RegisterLayout):
             return f"a tile has no register layout at level {level}"
+        try:
+            fragment(value.type.shape, layout)
+        except ValueError as e:
+            return str(e)
         if layout.num_warps != self.num_warps:
             where = "module" if self.num_warps == self.module.num_warps else "warp role"
             return f"the layout is for {layout.num_warps} warps, the {where} has {self.num_warps}"

@@ -23,7 +23,7 @@ from tilec.sim.errors import SimError, Unsupported
 from tilec.sim.machine import Array, Code, Machine, Mask, Moves, positioned
 from tilec.sim.mbarrier import MBarriers
 from tilec.sim.memory import RANK_BITS, Global, Local, Shared, Space, Window
-from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable
+from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable, is_float
 from tilec.sim.rules import rule_of
 from tilec.sim.specials import special_registers
 from tilec.sim.syntax import NAMING, counts, known
@@ -171,7 +171,7 @@ class Decoder:
             return self.address_of(operand.name, operand.value, kind)
         if operand.kind == "imm":
             if ty in ("f32", "f64"):
-                return self.constant(float(operand.value), kind)
+                raise Unsupported(f"the integer {operand.value} where .{ty} is expected")
             if kind is np.bool_:
                 return self.constant(bool(operand.value), kind)
             size = np.dtype(kind).itemsize
@@ -198,6 +198,22 @@ class Decoder:
                 have.itemsize > want.itemsize and not self.extends:
             held = "a predicate" if have == np.bool_ else f"{8 * have.itemsize} bits"
             raise Unsupported(f"'{name}', which holds {held}, where .{ty} is expected")
+
+    def check_vector(self, operand: Operand) -> None:
+        """Raise Unsupported for a vector of registers of several sizes."""
+        found = [self.scope.find_reg(item.name) for item in operand.items]
+        sizes = {TYPE_BYTES[held[1]] for held in found if held is not None}
+        if len(sizes) > 1:
+            raise Unsupported(f"a vector of registers of {sorted(sizes)} bytes")
+
+    def check_kind(self, operand: Operand, ty: str) -> None:
+        """Raise Unsupported for a register of floats where integers are expected, or the other way
+        round; one of bits holds anything."""
+        found = self.scope.find_reg(operand.name) if operand.kind == "reg" else None
+        kinds = {"float" if is_float(t) else t[0] for t in (found[1] if found else ty, ty)}
+        if "float" in kinds and kinds & {"u", "s"}:
+            raise Unsupported(f"'{operand.name}', which is declared otherwise, where .{ty} is "
+                              "expected")
 
     def float_constant(self, operand: Operand, ty: str) -> Array:
         """0f, 0d and decimal constants: as bits for a type of their size, else by value."""
@@ -327,6 +343,8 @@ class Decoder:
                 raise Unsupported(".".join((instr.op, *instr.mods)))
             if not counts(instr.op, len(instr.operands)):
                 raise Unsupported(f"'{instr.op}' with {len(instr.operands)} operands")
+            for vector in (o for o in instr.operands if o.kind == "vec"):
+                self.check_vector(vector)
             self.extends, self.names = instr.op in EXTENDING, instr.op in NAMING
             code = rule(self, instr)
             if self.undefined is not None and step is not None:

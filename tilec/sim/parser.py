@@ -11,7 +11,7 @@ from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Loc, Module, Operand, Scope
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"", re.S)
 _FOREIGN = re.compile(r"\"[^\"\n]*\"|([^\x00-\x7f])")
-_SECTION = re.compile(r"\.section\s+[\w.$]+\s*\{")
+_SECTION = re.compile(r"\.section\s+\.debug_\w+\s*\{")
 _NAME = re.compile(r"[A-Za-z_$%][\w$]*(?:\.[xyzw])?")
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _INSTR = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-z][\w]*)((?:[.:][\w:]+)*)\s*(.*)\Z", re.S)
@@ -119,9 +119,11 @@ class _Reader:
             first = ".version" if not module.version else ".target" if not module.target else ""
             if not self.text.startswith(first, self.pos):
                 raise self.fail("PTX begins with .version and .target")
-            if self.line_directive():
-                continue
             start = self.pos
+            if self.line_directive():
+                if self.text.startswith(".loc", start):
+                    raise self.fail("a .loc stands inside of functions", start)
+                continue
             if match := _HEADER.match(self.text, self.pos):
                 self.pos = match.end()
                 self.function(match)
@@ -130,7 +132,7 @@ class _Reader:
             if word == ".version":
                 module.version = self.word(r"[1-9]\d?\.\d")
             elif word == ".target":
-                module.target = self.word(r"sm_\d+\w*,?").rstrip(",")
+                module.target = self.word(r"sm_(?:[2-8]\d|(?:90|1\d\d)[af]?),?").rstrip(",")
             elif word == ".address_size":
                 self.word("64")
             elif word == ".section":

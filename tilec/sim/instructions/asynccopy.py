@@ -25,6 +25,8 @@ def cp(decoder: Decoder, instr: Instr) -> Code:
     if instr.mods[:3] == ("async", "mbarrier", "arrive"):
         return _signal(decoder, instr)
     kind = instr.mods[1] if instr.mods[0] == "async" and len(instr.mods) > 1 else ""
+    if instr.operands and kind in ("commit_group", "wait_all"):
+        raise Unsupported(f"operands of cp.async.{kind}")
     if kind == "commit_group":
         return copies.commit
     if kind == "wait_group":

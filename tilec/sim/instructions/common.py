@@ -25,6 +25,9 @@ def bind(decoder: Decoder, instr: Instr, *types: str) -> list[Array]:
     Raises ValueError where it has more or fewer operands.
     """
     pairs = list(zip(instr.operands, types, strict=True))
+    for operand, ty in pairs:
+        if ty == instr.type:
+            decoder.check_kind(operand, ty)
     return [decoder.dst(*pairs[0]), *(decoder.src(o, ty) for o, ty in pairs[1:])]
 
 

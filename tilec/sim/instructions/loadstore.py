@@ -64,6 +64,9 @@ def locator(decoder: Decoder, operand: Operand, space: str, instr: Instr,
     """
     named, get = address(decoder, operand)
     if named is not None and space != "generic":
+        # Parameters of calls lie in the thread's own memory.
+        if named != space.partition("::")[0] and (named, space) != ("local", "param"):
+            raise Unsupported(f"an access to .{space} that names a .{named} variable")
         space = named
     elif named is not None and named != "global":
         raise Unsupported("a generic access that names a variable")
