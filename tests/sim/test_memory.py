@@ -271,3 +271,29 @@ def test_unwritten_memory_is_nan() -> None:
     run("ld.shared.b32 %r1, [s]; st.global.b32 [%o], %r1;", [out], "u64",
         outside=".shared .align 4 .f32 s;")  # fmt: skip
     assert np.isnan(out).all()
+
+
+def test_edges_of_the_allocation_of_another_argument():
+    data = np.zeros(100, np.uint32)
+    out = np.zeros(2, np.uint64)
+    text = """.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 x, .param .u64 o, .param .u64 begin, .param .u64 end)
+.reqntid 1
+{
+    .reg .b64 %rd<8>;
+    ld.param.u64 %rd1, [x];
+    ld.param.u64 %rd2, [o];
+    ld.param.u64 %rd3, [begin];
+    ld.param.u64 %rd4, [end];
+    sub.u64 %rd5, %rd1, %rd3;
+    sub.u64 %rd6, %rd4, %rd1;
+    st.global.u64 [%rd2], %rd5;
+    st.global.u64 [%rd2+8], %rd6;
+    ret;
+}
+"""
+    edges = [sim.AllocationEdge(0, False), sim.AllocationEdge(0, True)]
+    sim.run(text, "k", [data[10:20], out, *edges], ONE)
+    np.testing.assert_array_equal(out, [40, 360])  # the view's base, all of it

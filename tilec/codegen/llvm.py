@@ -33,7 +33,7 @@ SAFE_INTRINSICS = frozenset(
     lifetime.start lifetime.end""".split()
 )
 # These have an f32, f16 and bf16 form only; those of the second line only where `afn` allows an
-# approximation, and tanh's needs PTX 7.0.
+# approximation.
 NO_F64 = frozenset(["exp2", "sin", "cos", "tanh"])
 AFN_ONLY = frozenset(["sin", "cos", "tanh"])
 
@@ -84,7 +84,7 @@ def emit_ptx(llir: str, target: Target, opt_level: int = 1, isolated: bool = Fal
         raise IRError(f"no file can hold this text: {e}") from None
     if isolated:
         return _emit_isolated(llir, target, opt_level)
-    _refuse_unselectable(llir, target)
+    _refuse_unselectable(llir)
     module = _parse(llir)
     machine = _target_machine(target.name, f"+ptx{target.ptx_version}")
     _optimise(module, machine, opt_level)
@@ -120,8 +120,9 @@ def _explain(message: str, llir: str) -> str:
     return f"LLVM IR, line {line}: {what}\n    {text}\n    {' ' * (column - 1)}^"
 
 
-def _refuse_unselectable(llir: str, target: Target) -> None:
-    """InternalError for a generic intrinsic on which the NVPTX back end is known to abort."""
+def _refuse_unselectable(llir: str) -> None:
+    """InternalError for a generic intrinsic on which the NVPTX back end is known to abort. (NVPTX's
+    own are checked where they are emitted.)"""
     for name in _DECLARED.findall(llir):
         if name.startswith("nvvm."):
             continue
@@ -131,8 +132,6 @@ def _refuse_unselectable(llir: str, target: Target) -> None:
                 raise InternalError(f"NVPTX has no f64 `llvm.{base}`")
             if base in AFN_ONLY:
                 _require_afn(llir, name)
-            if base == "tanh" and target.ptx_version < 70:
-                raise InternalError(f"`llvm.tanh` needs PTX 7.0; {target} has an older one")
         elif base not in SAFE_INTRINSICS:
             raise InternalError(f"NVPTX is not known to select `llvm.{name}`")
 
