@@ -9,7 +9,7 @@ from tests.fuzz.generate import Generator, Kinds
 from tests.fuzz.memory_draws import BLOCKS
 from tests.fuzz.numerics import ALL, EXACT, FLOATS, FP8, FUNCTIONS, INTS, is_float, limits, width
 from tests.fuzz.products import PRODUCTS
-from tests.fuzz.program import Program
+from tests.fuzz.program import Program, Value
 
 
 def elementwise(g: Generator) -> None:
@@ -19,6 +19,7 @@ def elementwise(g: Generator) -> None:
     kind = rng.random()
     if kind < 0.25:
         y = g.literal(v.dtype)
+        y = g.constexpr(y) if rng.random() < 0.2 else y
     elif kind < 0.6:
         y = g.like(x)
     else:  # promoted, or broadcast
@@ -38,7 +39,7 @@ def _integer(g: Generator, x: str, y: object) -> None:
         g.put(rng.choice(["add", "sub", "mul"]), *rng.choice([(x, y), (y, x)]))
     elif kind < 6:
         op = rng.choice(["floordiv", "mod"])
-        if isinstance(y, str):  # a zero divisor is poison
+        if isinstance(y, str) and isinstance(g.value(y), Value):  # a zero divisor is poison
             t = g.value(y).dtype
             zero = g.put("compare", y, 0 if t != "int1" else False, symbol="==")
             y = g.put("where", zero, rng.choice([3, 7]), y)
@@ -79,8 +80,8 @@ def _either(g: Generator, x: str, y: object) -> None:
     kind = rng.randrange(4)
     if kind == 0:
         g.put("clamp", x, rng.choice([y, -1 if g.value(x).dtype not in INTS else 1]), 5)
-    elif kind == 1 and isinstance(y, str):
-        g.put("between", x, y)
+    elif kind == 1:
+        g.put("between", x, g.like(x))
     else:
         nan = is_float(g.value(x).dtype) and rng.random() < 0.4
         g.put("extreme", x, y, name=rng.choice(["minimum", "maximum"]), nan=nan)

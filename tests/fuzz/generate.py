@@ -31,8 +31,8 @@ from tests.fuzz.program import (
 
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 24, 32, 40, 64, 96, 100, 128, 160)
 IN, SLOTS = 1024, 64  # elements of an input, and of what atomics add to
-TARGETS = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_90a", "sm_100", "sm_100a",
-           "sm_103a", "sm_120", "sm_120a", "sm_121a")
+TARGETS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_90a", "sm_100",
+           "sm_100a", "sm_103a", "sm_120", "sm_120a", "sm_121a")
 Kinds = dict[Callable[["Generator"], None], int]
 FAILS = (Reject, ValueError, IndexError, TypeError, AttributeError, KeyError)
 
@@ -198,6 +198,14 @@ class Generator:
             return rng.choice([0.0, 1.0, -1.0, 2.0, 0.5, 3, -2, 1000.0, 0.1])
         low, high = limits(t)
         return rng.choice([0, 1, 2, 3, 5, 8, -1 if low else 7, low, high, high // 2, 100])
+
+    def constexpr(self, x: Any) -> str:
+        """A parameter that is this number at compile time."""
+        name = self.name("C")
+        self.program.constexprs[name] = x
+        for m in self.machines:
+            m.given[name] = x
+        return name
 
     # -- indices
     def lanes(self, shape: tuple[int, ...], permuted: bool = True) -> str:
@@ -412,6 +420,8 @@ class Generator:
         if rng.random() < 0.4 and step > 0:
             hi = self.put("mod", self.number_argument(), 5)
         over, options = "range", {}
+        if isinstance(hi, int) and rng.random() < 0.2:
+            hi = self.constexpr(hi)
         if rng.random() < 0.5:
             over = "tl.range"
             options = {k: v for k, v in (

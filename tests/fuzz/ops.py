@@ -148,6 +148,8 @@ def _(m: Machine, a: Any, b: Any) -> Value:
 
 def _whole(a: Any, b: Any) -> tuple[str, np.ndarray, np.ndarray, np.ndarray]:
     signs = {v.dtype in nu.SIGNED for v in (a, b) if isinstance(v, Value)}
+    if False in signs and any(isinstance(v, Value) and v.dtype == "int1" for v in (a, b)):
+        raise Reject("a number beside a bool has a type of its own")
     t, (x, y), poison, _ = common((a, b))
     if t not in INTS or len(signs) > 1:
         raise Reject("not integers of one signedness")
@@ -568,9 +570,9 @@ def _(m: Machine, a: Any, b: Any, axis: int | None, keep: bool) -> tuple[Value, 
     axes, _ = _axis(a, axis)
     if a.dtype not in INTS or number(b).dtype != a.dtype or a.shape != b.shape:
         raise Reject("integers of one type")
-    poison = [v.poison.any(axes, keepdims=keep) for v in (a, b)]
-    return (value(np.bitwise_xor.reduce(a.x, axes, keepdims=keep), a.dtype, poison[0]),
-            value(b.x.max(axes, keepdims=keep), a.dtype, poison[1]))
+    poison = (a.poison | b.poison).any(axes, keepdims=keep)
+    return (value(np.bitwise_xor.reduce(a.x, axes, keepdims=keep), a.dtype, poison),
+            value(b.x.max(axes, keepdims=keep), a.dtype, poison))
 
 
 @op("reduce_times", lambda a, axis, keep: f"tl.reduce({a}" + _rest(axis, keep, ", times"), TIMES)

@@ -443,8 +443,9 @@ class Program:
         return [fill(a) for a in self.used()]
 
     def source(self) -> str:
-        constants = [f"{k}: tl.constexpr" for k in self.constexprs]
-        names = ", ".join([*(a.name for a in self.used()), *constants])
+        typed = [a.name + (f": tl.{a.dtype}" if a.fill == "number" and a.dtype != "int32" else "")
+                 for a in self.used()]
+        names = ", ".join([*typed, *(f"{k}: tl.constexpr" for k in self.constexprs)])
         preludes = dict.fromkeys(OPS[s.op].prelude for s in walk(self.body) if isinstance(s, Let))
         return "".join([HEADER, *preludes, f"@tilec.jit\ndef kernel({names}):\n",
                         "\n".join(indented(self.body)), "\n"])
@@ -458,6 +459,7 @@ class Program:
             for y, x in every(range(self.grid[1]), range(self.grid[0])):
                 machine = Machine((x, y, 0), (*self.grid, 1), memory, arguments)
                 machine.types = {} if types is None else types
+                machine.given |= self.constexprs
                 try:
                     machine.block(self.body)
                 except (ValueError, IndexError, TypeError, AttributeError, KeyError) as e:

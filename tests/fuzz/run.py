@@ -21,7 +21,7 @@ import tilec
 from tests.fuzz.numerics import LARGEST_F32, is_float
 from tests.fuzz.program import Argument, Memory, Program, fill
 from tilec import knobs
-from tilec.errors import InternalError, OutOfResources, TilecError
+from tilec.errors import CompilationError, InternalError, OutOfResources, TilecError
 from tilec.runtime.device import DeviceBuffer
 
 CPU_LEVELS = ("tile", "gpu", "lowered", "ptx")
@@ -31,8 +31,8 @@ _count = itertools.count()
 
 @dataclass(frozen=True)
 class Verdict:
-    """kind: "right", "refused" (for want of resources), or what failed: "mismatch", "error" (a
-    valid program is refused), "internal" (a traceback), "death", "hang". where: the level."""
+    """kind: "right", "refused" (the target lacks what it takes), or a failure: "mismatch", "error"
+    (a valid program is refused), "internal" (a traceback), "death", "hang". where: the level."""
 
     kind: str
     where: str = ""
@@ -172,6 +172,9 @@ def judge(program: Program, levels: Sequence[str] = CPU_LEVELS) -> Verdict:
                                tuple(different))
     except OutOfResources as e:
         return Verdict("refused", where, str(e))
+    except CompilationError as e:
+        kind = "refused" if f"the target is {program.target}" in str(e) else "error"
+        return Verdict(kind, where, f"{type(e).__name__}: {e}")
     except InternalError as e:
         return Verdict("internal", where, f"InternalError: {e}")
     except TilecError as e:
@@ -186,7 +189,8 @@ def _child(cases: Sequence[Program], levels: Sequence[str], seconds: float, pipe
     with open(log, "wb") as f:
         os.dup2(f.fileno(), 2)
         os.dup2(f.fileno(), 1)
-    with knobs.scope(check=True, verify=True):
+    # With `verify` no cubin comes from a cache.
+    with knobs.scope(check=True, verify="cubin" not in levels):
         for case in cases:
             signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process
             verdict = judge(case, levels)

@@ -50,7 +50,7 @@ def without_dead(block: list[Statement], used: set[str]) -> list[Statement]:
 
 
 def cleaned(program: Program) -> Program:
-    names = {a.name for a in program.arguments}
+    names = {a.name for a in program.arguments} | {*program.constexprs}
     body = prune(program.body, names)
     while True:
         used = {a for s in walk(body) for a in s.args if isinstance(a, str)}
