@@ -197,18 +197,28 @@ def test_lowered_modules_are_judged_too(warps, shared, resource, required, monke
 
 def test_registers_are_estimated():
     module = parse(module_text(4))
-    most, op = peak_registers(module.funcs[0])
+    most, op, _ = peak_registers(module.funcs[0])
     # Two tiles of 512 registers are read; their sum takes over those of either.
     assert (most, op.loc.line) == (2 * 512, 5)
     with recording() as found:
-        check_resources(module, SM90)
+        check_resources(parse(module_text(8)), SM90)
     (pressure,) = found
-    assert pressure.kind == "pressure" and pressure.data == {"registers": 1024, "limit": 255}
-    assert pressure.message == ("tiles hold about 1024 registers a thread here, of 255, and may "
+    assert pressure.kind == "pressure" and pressure.data == {"registers": 512, "limit": 255}
+    assert pressure.message == ("tiles hold about 512 registers a thread here, of 255, and may "
                                 "spill; smaller tiles or more warps hold fewer")
     with recording() as found:
         check_resources(parse(module_text(32)), SM90)
     assert found[0].data == {"registers": 128, "limit": 64}
+
+
+def test_too_many_registers_are_refused():
+    with pytest.raises(OutOfResources) as caught:
+        check_resources(parse(module_text(4)), SM90)
+    error = caught.value
+    assert (error.resource, error.required) == ("registers a thread", 2 * 512)
+    assert error.loc.line == 5 and "warps" in error.advice
+    lines = error.message.splitlines()[2:]
+    assert len(lines) == 2 and all(line.split()[:2] == ["512", "512"] for line in lines)
 
 
 PRESSED = """
@@ -238,7 +248,7 @@ module attributes {level = "lowered", num_warps = 4, target = "sm_90a"} {
 
 def test_registers_of_loops_and_of_what_only_rearranges():
     """64 registers of x live through the loop, beside the product; v's 16 are those of w, too."""
-    most, op = peak_registers(parse(PRESSED).funcs[0])
+    most, op, _ = peak_registers(parse(PRESSED).funcs[0])
     assert (most, op.result.name) == (64 + 64, "z")
 
 

@@ -166,6 +166,7 @@ def test_quoted_names_as_llvmlite_prints_them_are_seen():
         llvm.emit_ptx(text, SM90A)
 
 
+POINTER = "ptr addrspace(1)"
 FLOATS = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
 FLOAT_OPS = {
     1: "sqrt fabs floor ceil rint nearbyint trunc round roundeven".split(),
@@ -212,6 +213,10 @@ def safe_modules() -> list[str]:
             for name in ("ctlz", "cttz", "abs"):
                 decls.append(f"declare {ty} @llvm.{name}.{short}({ty}, i1)")
                 body.append((ty, f"call {ty} @llvm.{name}.{short}({ty} %a, i1 false)"))
+            decls += [f"declare {ty} @llvm.expect.{short}({ty}, {ty})",
+                      f"declare {POINTER} @llvm.launder.invariant.group.p1({POINTER})"]
+            body += [(ty, f"call {ty} @llvm.expect.{short}({ty} %a, {ty} 0)"),
+                     (POINTER, f"call {POINTER} @llvm.launder.invariant.group.p1({POINTER} %p)")]
             for name in ("smul", "umul"):
                 fn = f"@llvm.{name}.with.overflow.{short}"
                 decls.append(f"declare {{{ty}, i1}} {fn}({ty}, {ty})")

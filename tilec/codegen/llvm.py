@@ -30,7 +30,7 @@ SAFE_INTRINSICS = frozenset(
     vector.reduce.fminimum vector.reduce.fmul vector.reduce.add vector.reduce.and vector.reduce.mul
     vector.reduce.or vector.reduce.smax vector.reduce.smin vector.reduce.umax vector.reduce.umin
     vector.reduce.xor smul.with.overflow umul.with.overflow assume trap dbg.value dbg.declare
-    lifetime.start lifetime.end""".split()
+    lifetime.start lifetime.end expect launder.invariant.group""".split()
 )
 # These have an f32, f16 and bf16 form only; those of the second line only where `afn` allows an
 # approximation.
@@ -57,7 +57,8 @@ def _binding() -> Any:
 @functools.cache
 def _target_machine(cpu: str, features: str) -> Any:
     backend = _binding().Target.from_triple(TRIPLE)
-    return backend.create_target_machine(cpu=cpu, features=features, opt=3)
+    # At 3 it also runs GVN, whose time is quadratic in the accesses, for the same SASS.
+    return backend.create_target_machine(cpu=cpu, features=features, opt=2)
 
 
 def version() -> str:

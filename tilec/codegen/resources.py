@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from tilec.errors import OutOfResources
 from tilec.ir import ops
-from tilec.ir.core import Func, Module, Op, Value
+from tilec.ir.core import UNKNOWN, Func, Module, Op, Value
 from tilec.ir.ops.base import Rearrange
+from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.remarks import recorded, remark
-from tilec.ir.scratch import tile_registers
+from tilec.ir.scratch import tile_fragment, tile_registers
 from tilec.ir.types import Scalar, Tensor
 from tilec.target import Target
 
+# What a thread may hold at once, in registers and as elements of one tile. Beyond the 255 registers
+# that there are, values spill, which costs the assembler more than linear time: on sm_90a with four
+# warps a softmax of 2^15, 2^16 and 2^17 elements (256, 512 and 1024 registers) takes 0.4, 1.6 and
+# 4.4 s, and a product of 256 x 256 x 256 in float32 with eight warps (768 registers) 11 s.
+MOST_REGISTERS, MOST_ELEMENTS = 640, 1024
+_LISTED = 6
+
 
 def check_resources(module: Module, target: Target) -> None:
-    """OutOfResources for more threads or shared memory than a CTA can have. Registers are but
-    estimated, and may spill: too many make a remark."""
+    """OutOfResources for more threads or shared memory than a CTA can have, and for tiles that are
+    far too large for its threads. Registers are but estimated, and may spill: somewhat too many
+    make a remark."""
     threads = module.num_warps * target.warp_size
     if threads > target.max_threads:
         raise OutOfResources("threads", threads, target.max_threads,
@@ -25,20 +35,62 @@ def check_resources(module: Module, target: Target) -> None:
     shared = int(module.attributes.get("shared", 0))
     if shared > target.max_shared:
         raise OutOfResources("shared memory", shared, target.max_shared, loc=module.funcs[0].loc)
-    if recorded():
-        limit = target.registers(module.num_warps, int(module.attributes.get("maxnreg", 0)))
-        for func in module.funcs:
-            most, op = peak_registers(func)
+    for func in module.funcs:
+        _refuse_large(func)
+        most, op, tiles = peak_registers(func)
+        if most > MOST_REGISTERS:
+            raise _too_many(most, tiles)
+        if op is not None and recorded():
             limit = next((a.registers for a in op.ancestors() if isinstance(a, ops.WarpRole)
-                          and a.registers), limit) if op is not None else limit
-            if op is not None and most > limit:
+                          and a.registers), target.registers(
+                              module.num_warps, int(module.attributes.get("maxnreg", 0))))
+            if most > limit:
                 remark(op, "pressure", f"tiles hold about {most} registers a thread here, of "
                        f"{limit}, and may spill; smaller tiles or more warps hold fewer",
                        registers=most, limit=limit)
 
 
-def peak_registers(func: Func) -> tuple[int, Op | None]:
-    """The most registers a thread that hold data at once, and the op at which they do.
+def _refuse_large(func: Func) -> None:
+    """OutOfResources where an op that costs instructions for every element of a thread has a tile
+    of too many."""
+    for op in func.walk():
+        if isinstance(op, MemoryOp | ops.SharedLoad | ops.SharedStore | ops.Reduce | ops.Dot |
+                      ops.ConvertLayout):
+            for value in (*op.results, *op.operands):
+                if isinstance(value.type, Tensor) and \
+                        tile_fragment(value.type).num_registers > MOST_ELEMENTS:
+                    raise _too_many(tile_registers(value.type), [value], [op])
+
+
+def _too_many(most: int, tiles: Sequence[Value], places: Sequence[Op] = ()) -> OutOfResources:
+    """An error that names what a thread holds too much of, the largest tiles first. places: ops
+    that it may be shown at, before those that make the tiles."""
+    lines = ["  registers  elements  tile"]
+    for value in tiles[:_LISTED]:
+        assert isinstance(value.type, Tensor)
+        shape = f"{value.type.element}[{', '.join(map(str, value.type.shape))}]"
+        lines.append(f"  {tile_registers(value.type):9}  "
+                     f"{tile_fragment(value.type).num_registers:8}  "
+                     f"{f'`{value.name}`, ' * bool(value.name)}{shape}")
+    made = (value.op for value in tiles if value.op is not None)
+    error = OutOfResources(
+        "registers a thread", most, MOST_REGISTERS, "\n".join(lines),
+        next((op.loc for op in (*places, *made) if op.loc is not UNKNOWN), None))
+    error.advice = "give the kernel more warps (`num_warps`), or use smaller tiles"
+    return error
+
+
+class Peak(NamedTuple):
+    """The most registers a thread that hold data at once, the op at which they do, and the tiles
+    that they hold, the largest first."""
+
+    registers: int
+    op: Op | None
+    tiles: list[Value]
+
+
+def peak_registers(func: Func) -> Peak:
+    """How many registers a thread needs at least for its data.
 
     Data are tiles that were loaded, and what is computed of them; addresses, masks and constants
     mostly fold into instructions and are left out. Values live from their op to their last use in
@@ -59,6 +111,7 @@ def peak_registers(func: Func) -> tuple[int, Op | None]:
             else:
                 yield number[user] - _takes_over(user, value)
 
+    lives: list[tuple[int, int, int, Value]] = []  # registers, first and last op
     change: dict[int, int] = {}
     for value, start in _data(order):
         if isinstance(value.op, Rearrange):
@@ -66,14 +119,18 @@ def peak_registers(func: Func) -> tuple[int, Op | None]:
         last = max(ends(value), default=start)
         assert isinstance(value.type, Tensor)
         size = tile_registers(value.type)
+        lives.append((size, start, last, value))
         change[start] = change.get(start, 0) + size
         change[last + 1] = change.get(last + 1, 0) - size
-    most, live, at = 0, 0, None
+    most, live, at = 0, 0, 0
     for i in sorted(change):
         live += change[i]
         if live > most:
-            most, at = live, order[min(i, len(order) - 1)]
-    return most, at
+            most, at = live, i
+    if not most:
+        return Peak(0, None, [])
+    held = sorted((x for x in lives if x[1] <= at <= x[2]), key=lambda x: -x[0])
+    return Peak(most, order[min(at, len(order) - 1)], [x[3] for x in held])
 
 
 def _data(order: list[Op]) -> Iterator[tuple[Value, int]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilec.ir import ops
 from tilec.ir.core import Op
-from tilec.ir.fragment import odd_factors_stay
+from tilec.ir.fragment import fragment, odd_factors_stay
 from tilec.ir.layouts import (
     DotOperand,
     Layout,
@@ -18,9 +18,10 @@ from tilec.ir.layouts import (
 )
 from tilec.ir.mma import default_k_width
 from tilec.ir.rules import Rules
-from tilec.ir.types import layout_of, linear_shape, scalar_of, shape_of
+from tilec.ir.types import Tensor, layout_of, linear_shape, scalar_of, shape_of
 
 Needs = Sequence[Layout | None]
+MOST_COPIES = 2  # of what another layout holds: dots of few rows repeat some in their warps
 
 # (op) -> the layout that each operand must have, given the op's result layouts (for an op without
 # results: its first operand's). None: any layout, or not a tile.
@@ -161,9 +162,19 @@ def _no_opinion(op: Op, layout: Layout) -> Layout | None:
     return None
 
 
-@forward_rule(ops.Elementwise, ops.Broadcast, ops.ConvertLayout)
+@forward_rule(ops.Elementwise, ops.ConvertLayout)
 def _keep(op: Op, layout: Layout) -> Layout | None:
     return layout
+
+
+@forward_rule(ops.Broadcast)
+def _broadcast_forward(op: ops.Broadcast, layout: Layout) -> Layout | None:
+    """The operand's layout, unless its threads lie along extents of 1: they would hold copies of
+    all that the operand is repeated to."""
+    t = op.result.type
+    assert isinstance(t, Tensor) and t.layout is not None
+    held, now = (fragment(t.shape, x).num_registers for x in (layout, t.layout))
+    return layout if held <= MOST_COPIES * now else None
 
 
 @forward_rule(ops.ExpandDims)
