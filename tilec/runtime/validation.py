@@ -30,7 +30,7 @@ from tilec.runtime.inputs import Budget, Inputs, Outcome, Unmet, inputs_for, run
 
 CASES = 2  # inputs of a kernel
 ORDERS = 3  # seeds that show whether a result depends on the order of programs
-MOST = 40_000  # what an input may take to run before a pass (see Budget), a tenth of after it
+MOST = 10_000  # what an input may take to run before a pass (see Budget), a tenth of after it
 _NUMBER = re.compile(r"\?|nan|[-+]?inf|True|False|[-+]?\d+\.?\d*(?:e[-+]?\d+)?")
 _BARRIERS = [s.run.name for s in PIPELINE].index("insert_barriers")
 
