@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "language": EVAL | {"frontend"}, "compiler": COMPILER, "instruments": COMPILER,
     "runtime": RUNTIME, "testing": RUNTIME, "tools": RUNTIME | {"tools"},
 }
-COMPILER_LINES, OTHER_LINES = 17_000, 17_000
+COMPILER_LINES, OTHER_LINES = 16_900, 16_900
 HEAVY = ("numpy", "llvmlite", "lark", "cuda", "ml_dtypes", "torch")
 
 # Ops that a table of rules leaves out, and why.
@@ -143,8 +143,8 @@ def code_lines(path: Path) -> int:
 def test_code_line_budgets(capsys: pytest.CaptureFixture[str]) -> None:
     """The design gives 9000 lines to the compiler and 8000 to the rest. Both are exceeded: dots on
     tensor cores with their shared memory, software pipelining, block pointers, the tuner, remarks,
-    tilec-bisect, Hopper's copies, products and warp roles, and the simulator's checks and counters
-    were not in that count. The bounds are what is reached, to the next hundred; raising one is a
+    tilec-bisect, validation and tilec-reduce, Hopper's copies, products and warp roles, and the
+    simulator's checks and counters were not in that count. The bounds are what is reached, to the next hundred; raising one is a
     decision to be seen in a diff."""
     core = {"ir", "eval", "passes", "codegen", "frontend", "compiler"}
     counts: dict[str, int] = {}
