@@ -144,8 +144,8 @@ def test_code_line_budgets(capsys: pytest.CaptureFixture[str]) -> None:
     """The design gives 9000 lines to the compiler and 8000 to the rest. Both are exceeded: dots on
     tensor cores with their shared memory, software pipelining, block pointers, the tuner, remarks,
     tilec-bisect, validation and tilec-reduce, Hopper's copies, products and warp roles, and the
-    simulator's checks and counters were not in that count. The bounds are what is reached, to the next hundred; raising one is a
-    decision to be seen in a diff."""
+    simulator's checks and counters were not in that count. The bounds are what is reached, to the
+    next hundred; raising one is a decision to be seen in a diff."""
     core = {"ir", "eval", "passes", "codegen", "frontend", "compiler"}
     counts: dict[str, int] = {}
     for path in FILES:
