@@ -19,6 +19,7 @@ from tilec.ir.core import Module
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
 from tilec.ir.verifier import verify
+from tilec.passes.base import parse_pipeline
 from tilec.passes.canonicalize import Canonicalize
 from tilec.passes.licm import Licm
 from tilec.runtime.validation import Tolerance
@@ -173,6 +174,14 @@ def test_the_level_below_tiles(monkeypatch):
     assert left.level == "gpu" and before >= 60 and len(list(left.walk())) <= 7
     assert first(left, ops.Reduce) is not None and measure(left) < measure(module)
     assert spelled(left) is None
+
+
+def test_shared_memory_without_its_barriers_is_no_failure():
+    kernel = tilec.compile(from_text(SOURCE), SIGNATURE, {"BLOCK": 128})
+    module = parse(kernel.asm["gpu"])
+    for text in ("allocate_shared", "allocate_shared,insert_barriers"):
+        assert tool.by_passes(module, parse_pipeline(text)) == ""
+    assert tool.by_passes(parse(kernel.asm["lowered"]), parse_pipeline("cse")) == ""
 
 
 def test_a_loop_that_fails_keeps_what_it_carries():

@@ -92,8 +92,8 @@ def by_passes(module: Module, passes: Sequence[Pass]) -> str:
     """How the first pass that fails does so; empty if none does, or the module is refused."""
     module = module.clone()
     names = [p.name for p in passes]
-    barriers = "insert_barriers" in names
-    validator = Validator(module, module.funcs[0].name, barriers)
+    lacks = module.level != "lowered" or "insert_barriers" in names  # barriers of its own
+    validator = Validator(module, module.funcs[0].name, lacks)
     for i, p in enumerate(passes):
         try:
             p.run(module)
@@ -102,9 +102,7 @@ def by_passes(module: Module, passes: Sequence[Pass]) -> str:
             return ""
         except Exception as e:
             return f"pass `{p.name}` breaks: {type(e).__name__}"
-        # Below the gpu level a module runs once its barriers are there.
-        done = not barriers or "insert_barriers" in names[:i + 1]
-        found = validator.step(p, module, not done or module.level == "gpu")
+        found = validator.step(p, module, lacks and "insert_barriers" not in names[:i + 1])
         if found is not None:
             what = "computes" if "computes: " in found.message else "does"
             return f"pass `{p.name}` changes what the kernel {what}"
