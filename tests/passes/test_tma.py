@@ -460,25 +460,6 @@ def test_loads_beside_pointers(stages, rng) -> None:
         np.testing.assert_allclose(c, want, 1e-4, 1e-4, err_msg=level)
 
 
-@tilec.jit
-def many_blocks(a, b, c, BLOCK: tl.constexpr, COUNT: tl.constexpr):
-    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
-    for k in range(0, a.shape[1], BLOCK):
-        for i in tl.static_range(COUNT):
-            acc = tl.dot(a.load([i * BLOCK, k]), b.load([k + i * BLOCK, 0]), acc)
-    c.store([0, 0], acc)
-
-
-@pytest.mark.parametrize("count", [8, 32])  # 512 KiB a slot, and more than an mbarrier counts
-def test_more_blocks_a_round_than_shared_memory_holds(count: int) -> None:
-    block = "tensordesc<fp16[128, 128]>:16"
-    with pytest.raises(tilec.OutOfResources, match="shared memory") as caught:
-        tilec.compile(many_blocks, {"a": block, "b": block, "c": block},
-                      {"BLOCK": 128, "COUNT": count}, target="sm_90a", num_stages=3)
-    assert caught.value.required == 3 * count * 2 * 128 * 128 * 2
-    assert caught.value.loc is not None and caught.value.loc.file == __file__
-
-
 @pytest.mark.parametrize(("change", "reason"), [
     ({"target": "sm_100a"}, "the target is sm_100a, not sm_90a"),
     ({"warps": 2}, "there are 2 warps, expected a multiple of 4"),

@@ -110,8 +110,7 @@ class TensorMaps:
 
     def __init__(self, func: Func, target: object) -> None:
         self.func = func
-        self.target = Target.parse(str(target or DEFAULT))
-        self.capable = self.target.has("cp.async.bulk.tensor")
+        self.capable = Target.parse(str(target or DEFAULT)).has("cp.async.bulk.tensor")
         self.axis = AxisAnalysis(func)
 
     def obstacle(self, op: DescriptorOp) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from tilec.errors import OutOfResources
 from tilec.ir import ops
 from tilec.ir.accumulators import WARPGROUP_WARPS
 from tilec.ir.buffers import mbarrier_type
@@ -58,7 +57,6 @@ class Ring:
                 buffer.op.move_before(self.full.op)
             self.buffers.append(buffer)
             self.tensor_maps.append(self.maps.parameter(load))
-        self._check_size()
         setup = Block()
         inside = Builder(setup, loc=self.at.loc)
         for tensor_map in dict.fromkeys(self.tensor_maps):
@@ -71,15 +69,6 @@ class Ring:
         inside.insert(ops.Yield())
         self.setup = self.at.insert(ops.Elect(body=setup))
         self.at.insert(ops.Barrier())
-
-    def _check_size(self) -> None:
-        """OutOfResources where the target's shared memory cannot hold a single slot, whose bytes an
-        mbarrier might not even count; what else is too much allocate_shared finds out."""
-        slot, limit = sum(map(_bytes, self.buffers)), self.maps.target.max_shared
-        if slot > limit:
-            raise OutOfResources(
-                "shared memory", self.slots * slot, limit, f"for {len(self.loads)} blocks that a "
-                f"loop loads in one round, {self.slots} stages of them", self.loads[0].loc)
 
     def set_up_with(self, other: Ring) -> None:
         """Leave the setup to the one of a ring that was made later, and the barrier after it."""
