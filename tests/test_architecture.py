@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "language": EVAL | {"frontend"}, "compiler": COMPILER, "instruments": COMPILER,
     "runtime": RUNTIME, "testing": RUNTIME, "tools": RUNTIME | {"tools"},
 }
-COMPILER_LINES, OTHER_LINES = 16_700, 15_900
+COMPILER_LINES, OTHER_LINES = 16_800, 15_900
 HEAVY = ("numpy", "llvmlite", "lark", "cuda", "ml_dtypes", "torch")
 
 # Ops that a table of rules leaves out, and why.

@@ -111,7 +111,8 @@ class TensorMaps:
 
     def __init__(self, func: Func, target: object) -> None:
         self.func = func
-        self.capable = Target.parse(str(target or DEFAULT)).sm >= TMA_SM
+        self.target = Target.parse(str(target or DEFAULT))
+        self.capable = self.target.sm >= TMA_SM
         self.axis = AxisAnalysis(func)
 
     def obstacle(self, op: DescriptorOp) -> str:
