@@ -179,7 +179,7 @@ def measure(made: CompiledKernel) -> tuple[dict[str, float], str]:
         compile_module(made.build, made.target, made.options, instruments=[clock],
                        stop_at="cubin" if available() else "ptx")
     except TilecError as e:
-        refusal = e.message
+        refusal = e.message.partition("\n")[0]
     spent = (time.process_time() - clock.now) * 1e3
     clock.ms["passes"] += spent  # of a refusal, by the pass that it is of
     return clock.ms, refusal
