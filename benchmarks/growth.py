@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks import common
@@ -137,16 +138,23 @@ FAMILIES: dict[str, Family] = {
 def kernel(name: str, size: int, folder: Path) -> CompiledKernel:
     """The kernel of a family, not compiled yet; its source goes to a file of `folder`."""
     family = FAMILIES[name]
-    path = folder / f"{''.join(filter(str.isalnum, name))}_{size}.py"
-    body = "\n".join("    " + line for line in "\n".join(family.body(size)).split("\n"))
+    return written(family.body(size), family.signature,
+                   folder / f"{''.join(filter(str.isalnum, name))}_{size}.py",
+                   family.constexprs(size), family.options)
+
+
+def written(body: Sequence[str], signature: Mapping[str, str], path: Path,
+            constexprs: Mapping[str, int] = MappingProxyType({"B": 64}),
+            options: Mapping[str, int] = MappingProxyType({})) -> CompiledKernel:
+    """A kernel of these lines, not compiled yet; its source goes to `path`."""
+    lines = "\n".join("    " + line for line in "\n".join(body).split("\n"))
     path.write_text("import tilec\nimport tilec.language as tl\n\n\n@tilec.jit\n"
-                    f"def kernel(x, y, n, B: tl.constexpr):\n{body}\n")
+                    f"def kernel(x, y, n, B: tl.constexpr):\n{lines}\n")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return specialized(module.kernel, family.signature, family.constexprs(size), "sm_90a",
-                       **family.options)
+    return specialized(module.kernel, signature, constexprs, "sm_90a", **options)
 
 
 class Clock(Instrument):
@@ -171,7 +179,7 @@ def measure(made: CompiledKernel) -> tuple[dict[str, float], str]:
         compile_module(made.build, made.target, made.options, instruments=[clock],
                        stop_at="cubin" if available() else "ptx")
     except TilecError as e:
-        refusal = e.message
+        refusal = e.message.partition("\n")[0]
     spent = (time.process_time() - clock.now) * 1e3
     clock.ms["passes"] += spent  # of a refusal, by the pass that it is of
     return clock.ms, refusal

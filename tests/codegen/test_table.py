@@ -112,9 +112,9 @@ def test_dots_for_turing(element: str, total: str, precision: str, tolerance: fl
 def test_matrices_for_turing() -> None:
     """A transpose by ldmatrix, which PTX has from 6.5 on."""
     kernel = tilec.compile(sweep.transpose, {"x_ptr": "*fp16:16", "o_ptr": "*fp16:16"},
-                           {"M": 64, "N": 32}, target="sm_75", num_warps=2)
-    x = np.random.default_rng(3).standard_normal((64, 32)).astype(np.float16)
-    out = np.full((32, 64), np.nan, np.float16)
+                           {"M": 32, "N": 64}, target="sm_75", num_warps=2)
+    x = np.random.default_rng(3).standard_normal((32, 64)).astype(np.float16)
+    out = np.full((64, 32), np.nan, np.float16)
     kernel.run([x, out], grid=1, level="ptx")
     np.testing.assert_array_equal(out, x.T)
     assert "ldmatrix" in kernel.asm["ptx"]

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tilec
 import tilec.language as tl
 from tests.language.harness import LOC, evaluate, plain_call, tracing
 from tilec.errors import CompilationError, CompileTimeAssertionError, InterpreterError
@@ -456,3 +457,15 @@ def test_the_names_that_authors_see():
     assert "semantic" not in dir(tl) and "builtin" in dir(tl.core)
     assert all(hasattr(tl, name) for name in dir(tl))
     assert all(getattr(tl, name).__doc__ for name in dir(tl) if callable(getattr(tl, name)))
+
+
+def test_to_tensor_gives_a_number_the_type_of_its_literal() -> None:
+    @tilec.jit
+    def kernel(o, wide):
+        tl.store(o, tl.to_tensor(3) // 2)
+        tl.store(wide, tl.to_tensor(0.1))
+        tl.store(o + 1, tl.to_tensor(tl.load(o)))
+
+    out, wide = np.zeros(2, np.int32), np.zeros(1)
+    kernel[(1,)](out, wide)
+    assert out.tolist() == [1, 1] and wide[0] == np.float32(0.1)

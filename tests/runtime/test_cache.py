@@ -137,9 +137,12 @@ def test_file_in_place_of_an_entry(tmp_path):
     assert disk.get(KEY) == FILES
 
 
-META = {"name": "k", "threads": 128, "shared": 0, "maps": [], "linked": {
+META = {"name": "k", "threads": 128, "shared": 0, "maps": [], "checks": [], "linked": {
     "n_regs": 8, "n_spills": 0, "stack": 0, "static_shared": 0, "assembler": "a", "log": ""}}
 MAP = [[64, 64], "f16", 128, 2, "x", 0, ["64", "$1"], ["64"], [[1, "y"]], False, [], [], False]
+
+
+CHECK = [[["k.py", 3, 4, 9], ["k.py", 12, 0, 0]], "reads x", "mask it off", 4]
 
 
 def kernel_files(meta: object, **files: bytes) -> dict[str, bytes]:
@@ -151,8 +154,10 @@ def loaded(files: dict[str, bytes]) -> Compiled | None:
 
 
 def test_kernel_entry_round_trip():
-    made = loaded(kernel_files(META | {"maps": [MAP]}))
+    made = loaded(kernel_files(META | {"maps": [MAP], "checks": [CHECK]}))
     assert made.maps[0].extents == ("64", "$1") and made.maps[0].apart == ((1, "y"),)
+    (check,) = made.checks
+    assert [str(p) for p in check.loc.chain()] == ["k.py:3:5", "k.py:12:1"] and check.element == 4
     again = loaded(entry.to_files(made))
     assert again == made and again.linked == made.linked
 
@@ -175,7 +180,7 @@ def odd(value: object, kind: object) -> Iterator[object]:
 
 def test_kernel_entry_of_odd_kinds_is_none():
     """With right checksums, as whoever edits an entry may leave it."""
-    cases = list(odd(META | {"maps": [MAP]}, None))
+    cases = list(odd(META | {"maps": [MAP], "checks": [CHECK]}, None))
     assert len(cases) > 150
     for meta in cases:
         assert loaded(kernel_files(meta)) is None, meta

@@ -247,6 +247,7 @@ def test_carets_open_no_devices() -> None:
     ("add.s32 %r1, %r1, %p1;", "'%p1', which holds a predicate, where .s32 is expected"),
     ("add.s32 %r1, %r1, %rd1;", "'%rd1', which holds 64 bits, where .s32 is expected"),
     (".reg .f32 %f; add.s32 %r1, %r1, %f;", "'%f', which is declared otherwise"),
+    ("st.global.v2.b32 [%rd1], {%r1, %r11;", "is not closed"),
     ("st.global.v2.b32 [%rd1], {%r1, %rd1};", "a vector of registers of [4, 8] bytes"),
     (".reg .f32 %f; add.f32 %f, %f, 1;", "the integer 1 where .f32 is expected"),
     ("mov.u64 %rd1, %r1;", "'%r1', which holds 32 bits, where .u64 is expected"),

@@ -58,11 +58,23 @@ def _to_bool(cg: CodeGen, x: Reg, src: Scalar) -> Reg:
 
 
 def _int_to_float(cg: CodeGen, x: Reg, src: Scalar, dst: Scalar) -> Reg:
-    opcode = "sitofp" if src.is_signed else "uitofp"
-    if dst.bits == 64:
-        return cg.e.convert(opcode, x, "double")
+    elem = "double" if dst.bits == 64 else "float"
+    if src.bits <= 16:
+        out = cg.e.convert("sitofp" if src.is_signed else "uitofp", x, elem)
+    else:
+        out = _opaque_int_to_float(cg.e, x, src.is_signed, elem)
     # f32 holds every integer on which f16 does not overflow.
-    return from_f32(cg, cg.e.convert(opcode, x, "float"), llvm_element(dst), dst.name)
+    return out if dst.bits == 64 else from_f32(cg, out, llvm_element(dst), dst.name)
+
+
+def _opaque_int_to_float(e: Emit, x: Reg, signed: bool, elem: str) -> Reg:
+    """sitofp or uitofp of integers that f16 may not hold, as text: of a later fptrunc to half LLVM
+    asks for the integer's significant bits, not for its size, and drops it with its infinities."""
+    bits, letter = (64, "l") if x.elem == "i64" else (32, "r")
+    to, register = ("f64", "d") if elem == "double" else ("f32", "f")
+    text = f"cvt.rn.{to}.{'s' if signed else 'u'}{bits} $0, $1;"
+    return e.per_lane(lambda v: e.asm(text, f"={register},{letter}", (v,), (elem,),
+                                      effects=False)[0], x)
 
 
 def _float_to_int(cg: CodeGen, x: Reg, src: Scalar, dst: Scalar) -> Reg:

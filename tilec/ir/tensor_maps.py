@@ -110,7 +110,8 @@ class TensorMaps:
 
     def __init__(self, func: Func, target: object) -> None:
         self.func = func
-        self.capable = Target.parse(str(target or DEFAULT)).has("cp.async.bulk.tensor")
+        self.target = Target.parse(str(target or DEFAULT))
+        self.capable = self.target.has("cp.async.bulk.tensor")
         self.axis = AxisAnalysis(func)
 
     def obstacle(self, op: DescriptorOp) -> str:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilec.errors import CompilationError, OutOfResources
 from tilec.ir import ops
-from tilec.ir.buffers import buffer_bytes, buffer_users, is_asynchronous, is_shared_around
-from tilec.ir.core import Func, Module, Op
+from tilec.ir.buffers import (
+    buffer_bytes,
+    buffer_users,
+    is_asynchronous,
+    is_shared_around,
+    stage_bytes,
+)
+from tilec.ir.core import Func, Module, Op, Value
 from tilec.ir.descriptors import async_alignment
 from tilec.ir.ops.base import ScratchOp
 from tilec.ir.ops.descriptors import DescriptorOp
@@ -60,7 +67,7 @@ class AllocateShared(Pass):
             target = module.attributes.get("target")
             limit = Target.parse(target).max_shared if target else None
             if limit is not None and total > limit:
-                raise _too_much(buffers, total, limit)
+                raise too_much_shared({b.op: b.size for b in buffers}, total, limit)
         module.attributes["shared"] = total
         module.attributes["level"] = "lowered"
 
@@ -148,17 +155,30 @@ def _place(buffers: list[_Buffer]) -> int:
     return max((offset + b.size for b, offset in placed), default=0)
 
 
-def _too_much(buffers: list[_Buffer], total: int, limit: int) -> OutOfResources:
-    """Names every buffer, its size, its stages and its line."""
+def too_much_shared(sizes: Mapping[Op, int], total: int, limit: int) -> OutOfResources:
+    """Names every buffer, its size in bytes, its stages and its line."""
     rows = [("bytes", "stages", "buffer", "line")]
-    for b in sorted(buffers, key=lambda b: -b.size):
-        stages, name = 1, f"scratch of {b.op.name}"
-        if isinstance(b.op, ops.AllocShared):
-            t = b.op.result.type
+    largest_first = sorted(sizes, key=lambda op: -sizes[op])
+    for op in largest_first:
+        stages, name = 1, f"scratch of {op.name}"
+        if isinstance(op, ops.AllocShared):
+            t = op.result.type
             assert isinstance(t, MemDesc)
-            stages, name = t.stages, shown(b.op.result)
-        rows.append((str(b.size), str(stages), name, str(b.op.loc)))
+            stages, name = t.stages, shown(op.result)
+        rows.append((str(sizes[op]), str(stages), name, str(op.loc)))
     wide = max(len(row[2]) for row in rows)
     lines = [f"{size:>10}{stages:>8}  {name:{wide}}  {line}" for size, stages, name, line in rows]
-    return OutOfResources("shared memory", total, limit, "\n".join(lines),
-                          max(buffers, key=lambda b: b.size).op.loc)
+    return OutOfResources("shared memory", total, limit, "\n".join(lines), largest_first[0].loc)
+
+
+def round_bytes(buffers: Sequence[Value], target: Target) -> int:
+    """Bytes that arrive in one stage of the buffers together; OutOfResources where no CTA has room
+    for them, which may be more than an mbarrier can count."""
+    arriving = 0
+    for buffer in buffers:
+        assert isinstance(buffer.type, MemDesc)
+        arriving += stage_bytes(buffer.type)
+    if arriving > target.max_shared:
+        sizes = {buffer.op: buffer_bytes(buffer) for buffer in buffers if buffer.op is not None}
+        raise too_much_shared(sizes, sum(sizes.values()), target.max_shared)
+    return arriving

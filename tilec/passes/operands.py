@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from tilec.errors import CompilationError
 from tilec.ir import ops
-from tilec.ir.buffers import is_asynchronous, mbarrier_type, stage_bytes
+from tilec.ir.buffers import is_asynchronous, mbarrier_type
 from tilec.ir.core import Block, Builder, Func, Op, Value
 from tilec.ir.ops.gpu import allocation
 from tilec.ir.tensor_maps import TensorMaps, block_layout, buffer_type
 from tilec.ir.types import MemDesc, Scalar, Tensor, i32
+from tilec.passes.allocate_shared import round_bytes
 from tilec.passes.dot_buffers import a_in_registers, wgmma_buffer
 from tilec.passes.expand import number
 
@@ -83,7 +84,7 @@ class Operands:
             buffer.name, full.name = load.result.name, "full"
             inside = Builder(body, loc=load.loc)
             inside.insert(ops.MbarrierInit(full))
-            inside.insert(ops.MbarrierExpect(full, bytes=stage_bytes(t)))
+            inside.insert(ops.MbarrierExpect(full, bytes=round_bytes([buffer], self.maps.target)))
             inside.insert(ops.TmaLoad(self.maps.parameter(load), buffer, full, *load.parts()[2]))
             inside.insert(ops.Yield())
             here.insert(ops.Elect(body=body, by="warp"))

@@ -20,8 +20,8 @@ from tilec.passes.load_nest import LoadNest, asking
 
 class Schedule(Pass):
     """Loads that feed dots, and all loads of a loop whose author asked for stages, are buffered
-    and start in the first stage; a load that gives another's address comes a stage before it, in
-    registers. Everything else runs in the last stage.
+    and start in the first stage; a load that gives another's address comes before it, in
+    registers, and the two share the stages. Everything else runs in the last stage.
 
     for ... { load ; dot } --> for ... {num_stages = 3} { load {stage = 0, buffered} ; dot }
     """
@@ -40,13 +40,13 @@ class Schedule(Pass):
 
 class _Scheduler:
     """givers: of a load, the loads that its address and mask need before. reasons: what `obstacle`
-    found. stages: what `assign` gave. All loads of a chain may depend on all those before."""
+    found. levels: what `level` gave. All loads of a chain may depend on all those before."""
 
     def __init__(self, loop: ops.For, rules: Rules) -> None:
         self.loop, self.rules = loop, rules
         self.givers: dict[ops.Load, list[ops.Load]] = {}
         self.reasons: dict[tuple[ops.Load, int], str] = {}
-        self.stages: dict[ops.Load, int] = {}
+        self.levels: dict[ops.Load, int] = {}
 
     def run(self, stages: int, outer: bool) -> None:
         """outer: whether TMA loads blocks in a loop inside, on which its own blocks wait."""
@@ -67,17 +67,19 @@ class _Scheduler:
         if reason:
             remark(self.loop, "pipeline", f"not pipelined: {reason}")
             return
+        early = []
         for load in loads:
             reason = self.rules.of_buffer(load) or self.obstacle(load, stages - 2)
             if reason:
                 remark(load, "pipeline", f"this load is not pipelined: {reason}")
             else:
-                self.assign(load)
-                load.buffered = True
-                self.loop.num_stages = stages
-        for giver in {g for load in loads if load.buffered for g in self.givers[load]}:
-            giver.buffered = False
-        if self.loop.num_stages:
+                early.append(load)
+        if early:
+            self.assign(early, stages)
+            givers = {giver for load in early for giver in self.givers[load]}
+            for load in early:
+                load.buffered = load not in givers
+            self.loop.num_stages = stages
             remark(self.loop, "pipeline", f"pipelined with {stages} stages", stages=stages)
 
     def blocks(self, loads: list[ops.DescriptorLoad], stages: int) -> None:
@@ -95,12 +97,18 @@ class _Scheduler:
             return
         remark(self.loop, "pipeline", f"pipelined with {stages} stages{chained}", stages=stages)
 
-    def assign(self, load: ops.Load) -> int:
-        """Give a load, and those that it needs before, the earliest stages; its stage."""
-        if load not in self.stages:
-            load.stage = max((self.assign(g) + 1 for g in self.givers[load]), default=0)
-            self.stages[load] = load.stage
-        return self.stages[load]
+    def assign(self, loads: list[ops.Load], stages: int) -> None:
+        """Give loads, and those that they need before, the earliest stages: all that wait for each
+        other share the stages before the last."""
+        levels = 1 + max(map(self.level, loads))
+        for load, level in self.levels.items():
+            load.stage = level * ((stages - 1) // levels)
+
+    def level(self, load: ops.Load) -> int:
+        """How many loads wait for each other before this one does."""
+        if load not in self.levels:
+            self.levels[load] = max((self.level(g) + 1 for g in self.givers[load]), default=0)
+        return self.levels[load]
 
     def obstacle(self, load: ops.Load, deep: int) -> str:
         """Why this load cannot start early, or an empty string; then it and those that it needs

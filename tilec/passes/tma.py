@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 from tilec.ir import ops
 from tilec.ir.accumulators import WARPGROUP_WARPS
@@ -17,7 +16,8 @@ from tilec.ir.core import Block, Builder, Func, Module, Op, Value
 from tilec.ir.origins import uses_in_block
 from tilec.ir.remarks import remark
 from tilec.ir.tensor_maps import TensorMaps, buffer_type
-from tilec.ir.types import MemDesc, i32
+from tilec.ir.types import i32
+from tilec.passes.allocate_shared import round_bytes
 from tilec.passes.dot_buffers import by_wgmma
 from tilec.passes.expand import Expander, carry, later, number, refuse
 from tilec.passes.nest import Cursor, Nest, give
@@ -113,7 +113,7 @@ class Ring:
         ready = here.emit(ops.MemdescIndex(self.full, slot))
         views = [here.emit(ops.MemdescIndex(b, slot)) for b in self.buffers]
         inside = inside or here
-        inside.insert(ops.MbarrierExpect(ready, bytes=sum(map(_bytes, views))))
+        inside.insert(ops.MbarrierExpect(ready, bytes=round_bytes(self.buffers, self.maps.target)))
         for load, tensor_map, view, at in zip(self.loads, self.tensor_maps, views, offsets,
                                               strict=True):
             inside.insert(ops.TmaLoad(tensor_map, view, ready, *at, loc=load.loc))
@@ -128,12 +128,6 @@ class Ring:
         for load, read in zip(self.loads, reads, strict=True):
             load.replace_by([read])
         return wait, reads
-
-
-def _bytes(view: Value) -> int:
-    t = view.type
-    assert isinstance(t, MemDesc)
-    return prod(t.tile_shape) * t.element.bytes
 
 
 def load_by_tma(loop: ops.For, loads: Sequence[ops.DescriptorLoad], func: Func, module: Module,

@@ -29,6 +29,7 @@ PERIOD = 4099  # an array repeats what so many elements hold: a prime, as no str
 NUMBERS = (1, 2, 3, 5, 8, 13, 21, 40, 64, 100, 150, 333)
 LARGEST = max(NUMBERS)
 Outcome = tuple[list[Any], list[str]]  # the arguments after a run, and what it printed
+TOO_MUCH = "it does not end"
 PRINTING = 400  # ops that printing a tile takes the time of
 
 
@@ -65,7 +66,7 @@ class Budget:
         if "io" in op.class_effects:
             self.left -= PRINTING
         if self.left < 0:
-            raise InterpreterError("it does not end", op.loc)
+            raise InterpreterError(TOO_MUCH, op.loc)
 
 
 def run_on(module: Module, func: str, inputs: Inputs, observe: Observer | None = None,
@@ -97,14 +98,18 @@ def inputs_for(module: Module, func: Func, seed: int, most: int
     """Inputs that `func` accepts within such a budget, and what `run_on` gives for them; other
     seeds give others. Raises Unmet."""
     elements, why = ELEMENTS, "no tensor map can be made of it"
+    start, failed = most, 0
     for drawn in _with_maps(module, func, seed):
         inputs = drawn._replace(args=[_array(a, elements) for a in drawn.args])
         try:
             return inputs, run_on(module, func.name, inputs, Budget(most))
         except (InterpreterError, LaunchError) as e:
             why = str(e)
-            beyond = " past " in why or " outside of " in why
-            elements = min(4 * elements, MOST_ELEMENTS) if beyond else elements
+            if " past " in why or " outside of " in why:
+                elements = min(4 * elements, MOST_ELEMENTS)
+            if TOO_MUCH in why:
+                failed += 1  # what no number makes smaller is given more
+                most += start if failed % 5 == 0 else 0
     raise Unmet(why)
 
 

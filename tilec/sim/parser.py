@@ -386,6 +386,8 @@ def _operand(text: str) -> Operand:
     if not text:
         raise ValueError("an operand is missing")
     first = text[0]
+    if first in "{(" and text[-1] != {"{": "}", "(": ")"}[first]:
+        raise ValueError(f"'{text}' is not closed")
     if first == "{":
         return Operand("vec", items=_operands(text[1:-1].strip()))
     if first == "(":
