@@ -18,6 +18,7 @@ from tilec.ir.core import Module
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
 from tilec.ir.remarks import recording
+from tilec.ir.tensor_maps import recipes
 from tilec.ir.verifier import verify
 from tilec.knobs import RUN_LEVELS
 from tilec.passes.rewrite_descriptors import RewriteDescriptors
@@ -208,6 +209,34 @@ def test_maps_are_made_of_the_arguments() -> None:
     assert c == {"base": 2, "extents": ("$3", "$4"), "strides": ("$4", "1")}
     again = parse(print_module(module))
     assert again.funcs[0].arg_attrs == func.arg_attrs
+
+
+@pytest.mark.parametrize("text", [
+    "9**9**9", "9 ** 9", "() * 9", "$3 $5", "(1)(2)", "$", "", " ", "-" * 5000 + "1", "9" * 5000,
+    "(" * 300 + "1" + ")" * 300, "1 +", "$3 // 2", "v[3]", "$3 * " * 20000 + "1", "__import__"])
+def test_extents_are_sums_and_products(text: str) -> None:
+    module = product()
+    compile_from(module, Target.parse("sm_90a"), "lowered")
+    module.funcs[0].arg_attrs[6]["extents"] = (text, "$5")
+    with pytest.raises(tilec.LaunchError, match="is no expression over parameters"):
+        makers(recipes(module.funcs[0]))
+
+
+@pytest.mark.parametrize("text", ["$99", "$0", "$6", "$3 * $9999999999"])
+def test_extents_are_over_integers(text: str) -> None:
+    module = product()
+    compile_from(module, Target.parse("sm_90a"), "lowered")
+    module.funcs[0].arg_attrs[6]["extents"] = (text, "$5")
+    with pytest.raises(tilec.TilecError, match="expected numbers n of integers"):
+        verify(module)
+
+
+def test_extents_without_a_value_are_refused(rng) -> None:
+    module = product()
+    compile_from(module, Target.parse("sm_90a"), "lowered")
+    module.funcs[0].arg_attrs[6]["extents"] = ("64 % ($3 - $3)", "$5")
+    with pytest.raises(tilec.LaunchError, match="has no value"):
+        TextKernel(module).run(operands(rng, (64, 64, 64), "bf16", "kn"), (1,), "ptx", 0)
 
 
 @tilec.jit

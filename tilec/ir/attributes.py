@@ -3,6 +3,7 @@ which the parser's and the verifier's checks derive, and the tables in docs/leve
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from tilec.ir.clusters import CLUSTER_SIZES
 from tilec.ir.core import AttrField, Func
 from tilec.ir.descriptors import tma_boxes
 from tilec.ir.ops.scf import MAX_STAGES
-from tilec.ir.types import Pointer, TensorMap, Type
+from tilec.ir.types import Pointer, Scalar, TensorMap, Type
 from tilec.target import Target
 
 LEVELS = ("tile", "gpu", "lowered")
@@ -102,6 +103,11 @@ def _wrong_map(func: Func, t: Type, have: Mapping[str, Any]) -> Iterator[str]:
     if any(not isinstance(n, int) or not 0 <= n < len(func.args) or
            not isinstance(func.args[n].type, Pointer) for n in numbers):
         yield f"base and apart are {numbers}, expected numbers of pointers among the parameters"
+    for name in ("extents", "strides"):
+        for text in have.get(name, ()):
+            if any(int(n) >= len(func.args) or not _is_integer(func.args[int(n)].type)
+                   for n in re.findall(r"\$(\d{1,9})", text)):
+                yield f"{name} is over $n, expected numbers n of integers among the parameters"
     names = ["extents", "strides"] + ["reach"] * bool(have.get("places"))
     for name in names:
         if len(have.get(name, ())) != len(t.shape):
@@ -110,6 +116,10 @@ def _wrong_map(func: Func, t: Type, have: Mapping[str, Any]) -> Iterator[str]:
         tma_boxes(t)
     except ValueError as e:
         yield str(e)
+
+
+def _is_integer(t: Type) -> bool:
+    return isinstance(t, Scalar) and t.is_int
 
 
 def describe(table: Table) -> str:

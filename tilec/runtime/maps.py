@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from numbers import Integral
 from typing import Any
 
 from tilec import sim
@@ -20,7 +22,9 @@ from tilec.runtime.ranges import of_texts
 from tilec.runtime.tensor_map import encode, in_simulator
 
 _NOTE = " tensor maps, made of the arguments: "
-_EXPRESSION = re.compile(r"[\d$ ()+*%-]+")
+_EXPRESSION = re.compile(r"[\d$ ()+*%-]{1,65536}")
+_NODES = (ast.Expression, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Mod, ast.UnaryOp, ast.USub,
+          ast.Constant, ast.Subscript, ast.Name, ast.Load)
 Values = Sequence[Any] | Mapping[int, Any]  # of arguments, by their numbers
 Numbers = Callable[[Values], tuple[int, ...]]
 Grid = tuple[int, int, int]
@@ -29,14 +33,33 @@ _FIRST: Tensor = (), ()  # the first element alone
 
 
 def _numbers(texts: Sequence[str]) -> Numbers:
-    """The values of expressions over the arguments "$0", "$1", ..."""
-    for text in texts:
-        if not _EXPRESSION.fullmatch(text):
-            raise LaunchError(f"`{text}` is no expression over parameters", None,
-                              "a tensor map's extents and strides are sums and products of them")
-    joined = ", ".join(re.sub(r"\$(\d+)", r"v[\1]", text) for text in texts)
-    made: Numbers = eval(f"lambda v: ({joined},)")
-    return made
+    """The values of expressions over the arguments "$0", "$1", ...: what it gives raises
+    LaunchError for a remainder modulo 0 and for an argument that is no number."""
+    codes = list(map(_python, texts))
+    made: Numbers = eval(f"lambda v: ({''.join(f'{code}, ' for code in codes)})")
+
+    def numbers(values: Values) -> tuple[int, ...]:
+        try:
+            return made(values)
+        except (ArithmeticError, LookupError, TypeError) as e:
+            raise LaunchError(f"one of `{', '.join(texts)}`, of a tensor map, has no value: {e}"
+                              ) from None
+
+    return numbers
+
+
+def _python(text: str) -> str:
+    """An expression in Python, over a list `v`; LaunchError for any but sums, products and
+    remainders, whose size is bounded."""
+    code = re.sub(r"\$(\d+)", r"v[\1]", text).strip()
+    try:
+        if _EXPRESSION.fullmatch(text) and \
+                all(isinstance(node, _NODES) for node in ast.walk(ast.parse(code, mode="eval"))):
+            return code
+    except (SyntaxError, RecursionError, MemoryError):  # the latter two: nested too deep
+        pass
+    raise LaunchError(f"`{text[:200]}` is no expression over parameters", None,
+                      "a tensor map's extents and strides are sums and products of them")
 
 
 def _address(value: Any) -> int:
@@ -90,7 +113,8 @@ class MapMaker:
         return self.in_simulator(values, grid).array
 
     def in_simulator(self, values: Sequence[Any], grid: Grid) -> sim.TensorMap:
-        """The simulator's record of it."""
+        """The simulator's record of it. Numbers may be numpy's, which wrap: the host's do not."""
+        values = [int(v) if isinstance(v, Integral) else v for v in values]
         described = TensorDescriptor(values[self.base], *self._checked(values, grid))
         try:
             return in_simulator(described, self.type, self.name)
