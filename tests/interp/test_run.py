@@ -457,3 +457,10 @@ func @k(%x: ptr<i32>) {
     run(parse(text), "k", [out], (5,), level="gpu")
     want = [list(range(8)) if p % 2 else [p] * 8 for p in range(5)]
     assert out.tolist() == want
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1"])
+def test_seeds_are_natural_numbers(seed):
+    module = parse("module { func @k(%x: ptr<i32>) { func.return() } }")
+    with pytest.raises(LaunchError, match="expected an integer of 0 or more"):
+        run(module, "k", [np.zeros(1, np.int32)], 1, seed)

@@ -27,6 +27,12 @@ def failure(body: str, args: list[Any], params: str = "u64 u64", **more: Any) ->
     return str(caught.value)
 
 
+@pytest.mark.parametrize("seed", [-1, 1.5, "1"])
+def test_seeds_are_natural_numbers(seed: Any) -> None:
+    out = np.zeros(64, np.int32)
+    assert "expected an integer of 0 or more" in failure("", [out], "u64", seed=seed)
+
+
 def test_widths_and_extension() -> None:
     data = np.random.default_rng(0).integers(0, 256, 1024).astype(np.uint8)
     for ty, kind in (("u8", np.uint8), ("s8", np.int8), ("u16", np.uint16), ("s16", np.int16)):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilec import knobs
-from tilec.errors import BRIEF, InterpreterError, LaunchError
+from tilec.errors import BRIEF, InterpreterError, LaunchError, shown
 from tilec.eval.casts import rounded
 from tilec.eval.dtypes import BOOL, Array, dtype_of, scalar_type
 from tilec.eval.ring import IN_RING
@@ -84,6 +84,8 @@ def run(module: Module, func_name: str, args: Sequence[Any] | Mapping[str, Any],
     arguments = [(numbers.number(array), poison) for array, poison in
                  _arguments(func, memory, scalars)]
     seed = knobs.seed if seed is None else seed
+    if not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise LaunchError(f"seed is {shown(seed)}, expected an integer of 0 or more")
     order = Order(prod(extents), seed) if program is None else \
         Order(1, seed, _linear(program, extents))
     emit = on_print or (lambda text: print(text, file=sys.stdout))

@@ -57,6 +57,8 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
     if kernel not in module.kernels:
         names = ", ".join(sorted(module.kernels)) or "none"
         raise SimError(f"no kernel '{kernel}' in this PTX; it has: {names}")
+    if seed is not None and (not isinstance(seed, (int, np.integer)) or seed < 0):
+        raise SimError(f"seed is {seed!r:.80}, expected an integer of 0 or more")
     entry = module.kernels[kernel]
     threads = _threads(entry, block)
     for axis, extent, most in zip("xyz", grid, MAX_GRID, strict=True):
