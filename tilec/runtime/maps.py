@@ -44,6 +44,11 @@ def _address(value: Any) -> int:
     return value if isinstance(value, int) else int(value.ctypes.data)
 
 
+def _plain(value: Any) -> Any:
+    """A number of numpy's, which would wrap in its type, as Python's; arrays as they are."""
+    return value.item() if hasattr(value, "item") and not hasattr(value, "ctypes") else value
+
+
 class NoMap(LaunchError):
     """A tensor map of an author's pointers cannot be made: the kernel that leaves pointers alone
     serves the launch."""
@@ -91,6 +96,7 @@ class MapMaker:
 
     def in_simulator(self, values: Sequence[Any], grid: Grid) -> sim.TensorMap:
         """The simulator's record of it."""
+        values = list(map(_plain, values))
         described = TensorDescriptor(values[self.base], *self._checked(values, grid))
         try:
             return in_simulator(described, self.type, self.name)
