@@ -5,8 +5,9 @@ An access is checked lane by lane; what is wrong with it is told in the author's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import gcd
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,7 +25,8 @@ from tilec.ir.core import Op, Value
 from tilec.ir.ops.memory import MemoryOp
 from tilec.ir.types import Tensor, pointee_of, shape_of
 
-VERBS = {ops.Load: "reads", ops.Store: "writes", ops.AtomicRmw: "adds to", ops.AsyncCopy: "reads",
+T = TypeVar("T")
+_VERB_OF = {ops.Load: "reads", ops.Store: "writes", ops.AtomicRmw: "adds to", ops.AsyncCopy: "reads",
          ops.DescriptorLoad: "reads", ops.DescriptorStore: "writes",
          ops.DescriptorAtomic: "adds to"}
 
@@ -94,7 +96,7 @@ class MemoryAccess:
             start = memory.address[name]
             first, last = (int(a - start) // size for a in (outside.min(), outside.max()))
             note(("outside of a view", self.op.loc.file, func.name),
-                 f"{where(self.op)}: `{func.name}` {VERBS[type(self.op)]} {name} at {first}" +
+                 f"{where(self.op)}: `{func.name}` {_VERB_OF[type(self.op)]} {name} at {first}" +
                  f" to {last}" * (first != last) + ", outside of the view of "
                  f"{_some(memory.elements(name))} that it got, inside of the memory behind it; "
                  "mask these off if they are not meant")
@@ -111,6 +113,13 @@ class MemoryAccess:
             self._note_programs(self.frame.programs)
             if self.active is not None:
                 self.active = np.broadcast_to(self.active, shape)
+
+    def run(self, access: Callable[..., T], *rest: Any) -> T:
+        """Load, store or add: one of the memory's methods, with what it takes beside the place."""
+        try:
+            return access(self.address, self.active, self.by, *rest)
+        except AccessError as e:
+            raise self._failed(e) from None
 
     def blame(self, elements: int) -> tuple[str, str]:
         """Why an access is outside of a buffer of so many elements, and what to do."""
@@ -134,18 +143,18 @@ class MemoryAccess:
         count = int(np.broadcast_to(bad[row], shape_of(value.type)).sum())
         where = f" in {count} elements" if shape_of(value.type) else ""
         name = pointer_name(self.ptr, self.m.func) or "memory"
-        verb = VERBS[type(self.op)]
+        verb = _VERB_OF[type(self.op)]
         origin, cure = poison_origin(value, self.frame)
         raise self.m.error(
             self.op, f"{self.m.program_name(self.frame.programs[row])} {verb} {name}, but {what}"
             f"{where}: it comes from {origin}", f"{cure}, or mask these elements off here")
 
-    def failed(self, e: AccessError) -> InterpreterError:
+    def _failed(self, e: AccessError) -> InterpreterError:
         """The author's view of a bad access."""
         row = int(np.flatnonzero(e.lanes.reshape(len(e.lanes), -1).any(1))[0])
         count = int(e.lanes[row].sum())
         first = int(self.address[row][e.lanes[row]].reshape(-1)[0])
-        who, verb = self.m.program_name(self.frame.programs[row]), VERBS[type(self.op)]
+        who, verb = self.m.program_name(self.frame.programs[row]), _VERB_OF[type(self.op)]
         name = pointer_name(self.ptr, self.m.func)
         memory = self.m.memory
         near = memory.allocation_of(name) if name in memory.address else e.allocation
@@ -174,11 +183,7 @@ def _some(count: int) -> str:
 @interp_rules(ops.Load)
 def _(m: Machine, frame: Frame, op: ops.Load) -> Sequence[Data]:
     access = MemoryAccess(m, frame, op, None)
-    dtype = dtype_of(op.result.type)
-    try:
-        array = m.memory.load(access.address, access.active, dtype, access.by)
-    except AccessError as e:
-        raise access.failed(e) from None
+    array = access.run(m.memory.load, dtype_of(op.result.type))
     if access.active is None:
         return ((array, None),)
     if op.other is None and m.strict:
@@ -194,11 +199,7 @@ def _(m: Machine, frame: Frame, op: ops.Load) -> Sequence[Data]:
 @interp_rules(ops.Store)
 def _(m: Machine, frame: Frame, op: ops.Store) -> None:
     access = MemoryAccess(m, frame, op, op.value)
-    value = access.value(op.value)
-    try:
-        m.memory.store(access.address, value, access.active, access.by)
-    except AccessError as e:
-        raise access.failed(e) from None
+    access.run(m.memory.store, access.value(op.value))
 
 
 @interp_rules(ops.AtomicRmw)
@@ -206,11 +207,7 @@ def _(m: Machine, frame: Frame, op: ops.AtomicRmw) -> Sequence[Data]:
     access = MemoryAccess(m, frame, op, op.value)
     access.apart()
     value = access.value(op.value)
-    used = bool(op.result.uses)
-    try:
-        old = m.memory.atomic_add(access.address, value, access.active, access.by, used)
-    except AccessError as e:
-        raise access.failed(e) from None
+    old = access.run(m.memory.atomic_add, value, bool(op.result.uses))
     if old is None:
         old = np.zeros((1, *shape_of(op.result.type)), value.dtype)
     return ((old, None if access.active is None else ~access.active),)

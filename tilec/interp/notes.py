@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tilec.eval.dtypes import Array
-from tilec.interp.blame import pointer_name, where
+from tilec.interp.blame import VERBS, pointer_name, where
 from tilec.interp.machine import Machine
 from tilec.interp.memory import Allocation
 from tilec.interp.touches import ATOMIC, MANY, Meeting
@@ -17,8 +17,6 @@ from tilec.ir.core import Op
 from tilec.ir.ops.hopper import TmaOp
 from tilec.ir.origins import accessed
 from tilec.ir.suspicions import idle_axes, repeated_loads
-
-_VERBS = ("reads", "writes")
 
 
 def _argument(m: Machine, op: Op) -> str:
@@ -108,14 +106,14 @@ def watch_views(m: Machine, allocation: Allocation, sharing: bool) -> None:
     if not gaps and shared is None:
         return
     def gap(op: Op, writes: bool, element: int) -> None:
-        m.note(op, f"this {_VERBS[writes]} {_named(m, op, allocation, element)[1]}, counted in "
+        m.note(op, f"this {VERBS[writes]} {_named(m, op, allocation, element)[1]}, counted in "
                "memory, which lies between the elements of that view",
                "multiply indices by the strides of the array, or pass a contiguous one")
 
     def clash(op: Op, writes: bool, found: tuple[int, bool, Op, str]) -> None:
         element, wrote, other, name = found
-        m.note(op, f"this {_VERBS[writes]} {_named(m, op, allocation, element)[1]}, which "
-               f"{where(other)} {_VERBS[wrote]} as a part of {name}, from another lane: arguments "
+        m.note(op, f"this {VERBS[writes]} {_named(m, op, allocation, element)[1]}, which "
+               f"{where(other)} {VERBS[wrote]} as a part of {name}, from another lane: arguments "
                "that overlap are taken not to", "put a tl.debug_barrier() between the two, or pass "
                "arrays that do not overlap", tuple(sorted(allocation.names)))
 

@@ -171,10 +171,10 @@ class Touches:
         mark = marks[..., 0].reshape(-1)[rows]
         return len(self._runs.low) < MOST_RUNS and self._runs.add(low, high, mark)
 
-    def atomic(self, at: Array, programs: Array, by: By) -> None:
-        """Programs are about to add to elements by atomics, one a lane."""
-        number = self._numbers.setdefault(by.op, len(self._numbers))
-        self._note_write(at, programs << OP_BITS | number, np.ones(len(at), bool), True)
+    def atomic(self, index: Array, select: Array | None, by: By) -> None:
+        """Programs are about to add to the elements `index`, [P or 1, ...], where `select`."""
+        at, mine = lanes_on(select, index, np.broadcast_to(self._mark(by), index.shape))
+        self._note_write(at, mine, np.ones(len(at), bool), True)
 
     def _note_write(self, at: Array, mine: Array, changes: Array, atomic: bool) -> None:
         writers = self.writers()
