@@ -11,7 +11,8 @@ from math import prod
 
 import numpy as np
 
-from tilec.eval.dtypes import BOOL, Array, is_float
+from tilec.eval.casts import changed
+from tilec.eval.dtypes import Array
 from tilec.interp.blame import place
 from tilec.interp.frame import Data, Frame
 from tilec.interp.machine import Machine, Rule
@@ -189,7 +190,7 @@ class Watch:
 
     def _narrowed(self, op: ops.Store, before: Array, after: Array, on: Array) -> None:
         """A store's own cast changes a value more than by rounding it."""
-        wrong = _changed(before, after)
+        wrong = changed(before, after)
         if wrong is not None and (wrong & on).any():
             i = tuple(np.argwhere(np.broadcast_to(
                 wrong & on, np.broadcast_shapes(wrong.shape, on.shape)))[0])
@@ -232,17 +233,3 @@ class _Sum:
 def _distinct(array: Array) -> Array:
     """An array without what broadcasting repeats."""
     return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
-
-
-def _changed(before: Array, after: Array) -> Array | None:
-    """Which values a cast has changed more than by rounding them; None if it never does."""
-    old, new = before.dtype, after.dtype
-    if BOOL in (old, new) or is_float(new) and new.itemsize >= max(4, old.itemsize):
-        return None
-    with np.errstate(all="ignore"):
-        if not is_float(new):
-            return np.asarray(after.astype(np.float64 if is_float(old) else old) != before)
-        if new.itemsize > 1:
-            return np.asarray(np.isinf(after) & np.isfinite(before))
-        size = np.abs(before.astype(np.float64))  # casts to fp8 saturate
-        return np.asarray((size > 1) & (size > 1.125 * np.abs(after.astype(np.float64))))
