@@ -103,7 +103,8 @@ class MemoryAccess:
 
     def _note_programs(self, who: Array) -> None:
         programs = who.reshape((-1,) + (1,) * (self.address.ndim - 1))
-        self.by = By(self.op, programs, self.m.in_runs(self.ptr))
+        in_runs = "write" in self.op.class_effects and self.m.in_runs(self.ptr)
+        self.by = By(self.op, programs, in_runs)
 
     def apart(self) -> None:
         """A row for every program, though all have the same operands."""

@@ -65,6 +65,8 @@ class Allocation:
     def in_core(self, index: Array, select: Array | None, size: int) -> Array | None:
         """Numbers of elements of `size` bytes as they count from the core's first; None where they
         are of another size than the arguments', or some lie outside of all views."""
+        if size == self.dtype.itemsize and self.core == slice(0, len(self.raw)):
+            return index
         at = index - self.core.start // size
         lanes = at if select is None else at[select]
         known = size == self.dtype.itemsize and (

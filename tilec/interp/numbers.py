@@ -122,10 +122,13 @@ class Watch:
                 return out
             on = found[0]
             off = ~on & on.any(axis, keepdims=True)  # but for what is masked off as a whole
+            # Padding below what comes out is below the maximum of the rest, too.
+            top = np.expand_dims(out[0][0], axis) if greatest else None
             if off.ndim == 2 and len(off) == 1:
-                bad = x.take(np.flatnonzero(off[0]), 1) != 0
+                padding = x.take(np.flatnonzero(off[0]), 1)
+                bad = padding != 0 if top is None else ~(padding < top)
             else:
-                bad = off & (x != 0)
+                bad = off & (x != 0 if top is None else ~(x < top))
             if greatest and bad.any():
                 own = np.where(on, x, x.min()).max(axis, keepdims=True)
                 bad = off & (x > own)

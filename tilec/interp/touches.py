@@ -26,8 +26,8 @@ class Conflict(Exception):
 
 @dataclass(frozen=True)
 class By:
-    """Who accesses memory: the op and its programs, [P or 1, 1, ...]. in_runs: along the last axis
-    of its lanes addresses grow by one element."""
+    """Who accesses memory: the op and its programs, [P or 1, 1, ...]. in_runs: it is known to write
+    elements that follow each other along the last axis of its lanes."""
 
     op: Op
     programs: Array
@@ -58,9 +58,8 @@ class Runs:
         ends, starts = np.append(0, self.high), np.append(self.low, high[-1:])
         if (low[1:] < high[:-1]).any() or (ends[at] > low).any() or (starts[at] < high).any():
             return False
-        self.low, self.high, self.mark = (
-            np.insert(old, at, new) for old, new in
-            ((self.low, low), (self.high, high), (self.mark, mark)))
+        self.low, self.high, self.mark = np.insert(
+            (self.low, self.high, self.mark), at, (low, high, mark), axis=1)
         return True
 
 
