@@ -59,6 +59,22 @@ def test_copies_every_type(dtype: str, n: int) -> None:
         assert set(accesses(ptx, "st")) <= {w.replace("ld", "st") for w in wide}
 
 
+@pytest.mark.parametrize(("dtype", "n"), [("f16", 516), ("i8", 1004), ("f32", 1001)])
+def test_runs_that_are_promised_end_where_the_tile_does(dtype: str, n: int) -> None:
+    """A hint about runs of 16 says nothing of memory behind a tile of another extent."""
+    kind, promise = f"tensor<{n}xptr<{dtype}>, {WIDE}>", "contiguity = [16], divisibility = [16]"
+    body = "\n".join([
+        pointers("x", dtype, (n,), WIDE), pointers("o", dtype, (n,), WIDE),
+        f"%a = tile.hint(%xp) {{{promise}}} : {kind}",
+        f"%b = tile.hint(%op) {{{promise}}} : {kind}",
+        f"%v = tile.load(%a) : tensor<{n}x{dtype}, {WIDE}>", "tile.store(%b, %v)"])
+    x, out = samples(dtype, n, 4), samples(dtype, n + 32, 5)
+    want = np.concatenate([x, out[n:]])
+    launch(f"%x: ptr<{dtype}> {{divisibility = 16}}, %o: ptr<{dtype}> {{divisibility = 16}}", body,
+           [x, out])
+    np.testing.assert_array_equal(out.view(np.uint8), want.view(np.uint8))
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i8", "f64", "i1"])
 @pytest.mark.parametrize("divisible", [1, 16])
 @pytest.mark.parametrize("n", [0, 48, 500, 512])

@@ -81,6 +81,16 @@ class NoDevice:
         return 5
 
 
+def nested(deep: int) -> tuple:
+    value: tuple = ()
+    for _ in range(deep):
+        value = (value,)
+    return value
+
+
+ENDLESS: list = []
+ENDLESS.append(ENDLESS)
+
 # What no parameter takes, be it for arrays or numbers.
 ODD = [
     Shaped, Shaped(), NoText(), NoHash(), NoIndex(), Raises(), NoCapsule(), NoCapsule(5),
@@ -91,6 +101,7 @@ ODD = [
     np.zeros(3, np.complex64), np.zeros(2, "V3"), np.zeros(2, [("a", "i4")]), np.datetime64(1, "s"),
     np.complex64(1), np.longdouble(1), np.str_("a"), np.zeros(2, np.longdouble), np.zeros(2, ">f4"),
     np.zeros(2, ml_dtypes.int4), 2**64, -2**64, 10**5000, sys, ..., type, np.zeros(2).flat,
+    ENDLESS, [nested(40)], nested(5000),
 ]
 
 
@@ -128,7 +139,8 @@ def test_no_argument(value, level):
 
 
 @pytest.mark.parametrize("value", [NoHash(), memoryview(bytearray(2)), {}, {3}, bytearray(4),
-                                   np.zeros(2), [[{}]]], ids=shown)
+                                   np.zeros(2), [[{}]], ENDLESS, nested(40), nested(5000)],
+                         ids=shown)
 def test_no_constant(value):
     refused(lambda: baked[(1,)](np.zeros(1, np.float32), B=value), "`B`", line_of(baked))
 
@@ -227,6 +239,8 @@ def test_runs_of_odd_arguments(case):
 
 @pytest.mark.parametrize("given", [
     {"signature": 5}, {"signature": {"x": "*fp32"}, "constexprs": 5},
+    {"signature": {"x": "*fp32", "n": ENDLESS}}, {"signature": {"x": "*fp32", "n": nested(400)}},
+    {"signature": {"x": "*fp32"}, "constexprs": {"n": ENDLESS}},
     {"signature": {"x": "*fp32", "n": {}}}, {"signature": {"x": "*fp32", "n": 10**5000}},
     {"signature": {"x": "*fp32", "n": "i32"}, "target": np.zeros(2)},
     {"signature": {"x": "*fp32", "n": "i32"}, "target": 10**5000},

@@ -9,7 +9,7 @@ blocks of that shape; ":16" after it is about its address, its last extent and i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from tilec.language.descriptors import check_form
 from tilec.language.values import constexpr
 
 _DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[(\d+(?:, *\d+)*)\](?:, *(\w+))?>(:.*)?")
+MAX_NESTING = 32  # of tuples in one another
 _KNOWN = [prefix + name for t in dt.ALL for name in (t.short, t.name) for prefix in ("", "*", "*k")]
 
 
@@ -40,12 +41,24 @@ class ArgSpec:
 Spec = ArgSpec | tuple["Spec | constexpr", ...]
 
 
+def check_nesting(given: Sequence[Any], what: str, depth: int = 1) -> None:
+    """CompilationError for tuples and lists nested more than MAX_NESTING deep, as a list is that
+    holds itself."""
+    if depth > MAX_NESTING:
+        raise CompilationError(f"{what} has tuples nested more than {MAX_NESTING} deep", None,
+                               "give a flat one")
+    for part in given:
+        if isinstance(part, (tuple, list)):
+            check_nesting(part, what, depth + 1)
+
+
 def parse_spec(given: Any, name: str = "") -> Spec:
     """An ArgSpec of any spelling; tuples and lists stay tuples, `tl.constexpr(value)` in them is
     kept. CompilationError, naming the parameter `name`, if it is no type of an argument."""
     if isinstance(given, ArgSpec):
         return given
     if isinstance(given, (tuple, list)):
+        check_nesting(given, f"the type of `{name}`")
         return tuple(g if isinstance(g, constexpr) else parse_spec(g, f"{name}[{i}]")
                      for i, g in enumerate(given))
     where = f"the type of `{name}`" if name else "an argument type"

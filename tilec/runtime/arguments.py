@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tilec.errors import LaunchError, TilecError, shown
 from tilec.frontend.function import MISSING, Function, Param
-from tilec.frontend.signature import ArgSpec, Spec, parse_spec
+from tilec.frontend.signature import ArgSpec, Spec, check_nesting, parse_spec
 from tilec.ir import types as ir
 from tilec.language import dtypes as dt
 from tilec.language.values import constexpr
@@ -118,6 +118,7 @@ def parts_of(value: Any) -> Sequence[Any] | None:
 
 def tuple_handler(value: Any) -> tuple[Key, Any]:
     """A tuple of keys; the values of nested tuples in one flat tuple."""
+    check_nesting(value, "it")
     keys: list[Key] = []
     values: list[Any] = []
     for v in value:
@@ -137,13 +138,15 @@ def composite_handler(value: Composite) -> tuple[Key, Any]:
 
 
 def constexpr_handler(value: Any) -> tuple[Key, Any]:
-    """The key of a compile-time argument; LaunchError if it cannot be hashed."""
+    """The key of a compile-time argument; LaunchError if it cannot be hashed, CompilationError for
+    tuples nested too deep."""
     value = as_plain(value)
     if isinstance(value, Function):
         return Const(Function, (value, value.source_key())), value
     if isinstance(value, float):
         return Const(float, float.hex(value)), value
     if isinstance(value, (tuple, list)):
+        check_nesting(value, "a constexpr")
         return Const(tuple, tuple(constexpr_handler(v)[0] for v in value)), tuple(value)
     try:
         hash(value)

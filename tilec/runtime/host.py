@@ -85,7 +85,7 @@ def order_arguments(kernel: CompiledKernel, args: Sequence[Any] | Mapping[str, A
 def _same(given: Any, compiled: Any) -> bool:
     try:
         return bool(constexpr_handler(given)[0] == constexpr_handler(compiled)[0])
-    except LaunchError:  # an array, or whatever else cannot be a constant
+    except TilecError:  # an array, or whatever else cannot be a constant
         return False
 
 
