@@ -348,7 +348,7 @@ def test_dumps_show_the_edit_and_what_follows(tmp_path, capsys):
     ("tile", "tile.fma(", "tile.fmaa(", rf"{LAST['tile']}:\d+:\d+: "),
     ("gpu", "tile.load(%3)", "tile.load(%33)", rf"{LAST['gpu']}:\d+:\d+: "),
     ("lowered", "func.return()", "func.return(", rf"{LAST['lowered']}:\d+:\d+: "),
-    ("llir", "fma.f32(float %v8", "fma.f32(float %nothing",
+    ("llir", "call float @llvm.fma.f32(float %", "call float @llvm.fma.f32(float %nothing",
      rf"{LAST['llir']}: LLVM IR, line \d+: "),
     ("ptx", "fma.rn.f32", "fma.rm.f33", rf"{LAST['ptx']}: .*PTX,? line \d+.*: "),
 ])

@@ -3,6 +3,7 @@ refused before code is generated. Calls, ops and registers are counted; nothing 
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,6 @@ import pytest
 import tilec
 import tilec.language as tl
 from benchmarks import growth
-from tests.test_random_kernels import load
 from tilec.codegen.resources import MOST_REGISTERS
 from tilec.compiler import stages
 from tilec.errors import OutOfResources
@@ -166,9 +166,15 @@ def broadcasts(seed: int) -> tuple[str, tuple[int, ...]]:
     return head + "\n".join(lines) + "\n", shape
 
 
-class _Source:
-    def __init__(self, source: str) -> None:
-        self.source = source
+def load(source: str, folder: Path) -> tilec.JITFunction:
+    """The kernel of a module's text."""
+    path = folder / "broadcasts.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.kernel
 
 
 @pytest.mark.parametrize("warps", [1, 4, 8])
@@ -177,7 +183,7 @@ def test_no_thread_holds_what_its_share_is_not(warps: int, tmp_path: Path) -> No
     largest: that of rows and columns, as slices, is that of what they are repeated to."""
     for seed in range(25):
         source, shape = broadcasts(seed * 10 + warps)
-        made = specialized(load(_Source(source), tmp_path), {**SIGNATURE, "n": "i32"}, {},
+        made = specialized(load(source, tmp_path), {**SIGNATURE, "n": "i32"}, {},
                            "sm_90a", num_warps=warps)
         share = -(-int(np.prod(shape)) // (32 * warps))
         for op in parse(made.asm["gpu"]).walk():

@@ -18,7 +18,7 @@ from tests.fuzz.program import Program
 from tests.fuzz.run import CPU_LEVELS, Verdict, compiled, judged, kernel_of, order, passed, placed
 from tests.fuzz.shrink import shrink
 from tilec import knobs
-from tilec.runtime.cache import source_fingerprint
+from tilec.runtime.fingerprint import source_fingerprint
 
 BATCH = 20  # programs a child runs
 

@@ -26,6 +26,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,13 @@ from tilec.ir.parser import parse
 from tilec.ir.printer import equal, print_module
 from tilec.ir.verifier import verify
 from tilec.passes.base import all_passes
+from tilec.runtime.inputs import Inputs
 from tilec.runtime.maps import noted, of_text
+from tilec.runtime.validation import with_barriers
 from tilec.sim.decode import Decoder
 from tilec.target import Target
 from tilec.tools import opt
-from tilec.tools.case import Case, with_barriers
+from tilec.tools.case import Case
 from tilec.tools.run import argument, execute, grid_of, kernel_of, typed
 
 SHARES = {"tir": 6, "ptx": 3, "ll": 1}
@@ -114,7 +117,8 @@ def check_ir(text: Text, rng: random.Random) -> None:
             late = e
     func = rng.choice(module.funcs).name if module.funcs else ""
     module = kernel_of(module, func)
-    case = Case("", typed(module.funcs[0], list(map(argument, text.args))), grid_of(text.grid), 0)
+    case = Case("", Inputs(typed(module.funcs[0], list(map(argument, text.args))),
+                           grid_of(text.grid), 0))
     want: list[Any] | None = None
     runs = with_barriers(module) if unsettled(module) else module
     try:
@@ -157,12 +161,12 @@ def racy(what: str, source: Module, case: Case, want: list[Any], content: Any, s
     if "it fails: " in what and source.level != "tile" and "internal" not in what.lower():
         return True
     for seed in (1, 2):
-        if Case(case.func, case.arrays, case.grid, seed).change(want, source):
+        if replace(case, inputs=case.inputs._replace(seed=seed)).change(want, source):
             return True
     if not isinstance(content, str):
         return False
     try:
-        with knobs.scope(check=True):
+        with knobs.scope(check="1"):
             case.run(content, shared)
     except TilecError as e:
         return "race" in str(e) or "before it is written" in str(e)

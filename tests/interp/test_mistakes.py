@@ -102,3 +102,25 @@ def test_what_a_pass_adds_to_a_mask_is_not_blamed(level: str, notes: list[str]) 
     with tilec.knobs.scope(run=level), pytest.raises(InterpreterError) as error:
         m.kernel[grid](*args, **options, RIGHT=False, num_stages=3)
     assert error.value.message.endswith("there is no mask")
+
+
+@tilec.jit
+def grows(x, o, n, B: tl.constexpr, SQUARES: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(x + i)
+    for _ in range(n):
+        v = tl.fma(v, v, v) if SQUARES else v + v
+    tl.store(o + i, v)
+
+
+@pytest.mark.parametrize("squares", [False, True])
+def test_what_a_loop_adds_to_itself_in_16_bits(squares: bool, rng: np.random.Generator,
+                                               notes: list[str]) -> None:
+    x = (rng.integers(-8, 8, 32) / 8).astype(np.float16)
+    out, want = np.full_like(x, np.nan), x.astype(np.float64)
+    for _ in range(2):
+        want = want * want + want if squares else 2 * want
+    with tilec.knobs.scope(run="tile"):
+        grows[(1,)](x, out, 2, B=32, SQUARES=squares)
+    np.testing.assert_allclose(out.astype(np.float64), want, rtol=2e-3, atol=1e-3)
+    assert not notes

@@ -20,7 +20,7 @@ from tilec.errors import InterpreterError, LaunchError, OutOfResources
 from tilec.ir.remarks import recording
 from tilec.ir.tensor_maps import ROOM
 from tilec.runtime import kernel as kernels
-from tilec.runtime.maps import MapMaker, makers
+from tilec.runtime.maps import MapMaker, from_json, makers, to_json
 from tilec.tools.compile import main as compile_tool
 
 HOPPER = "sm_90a"
@@ -486,5 +486,5 @@ def test_nests_without_stores(rng) -> None:
 def test_recipes_as_json(rng) -> None:
     made = triton_tutorial.warmup(*tutorial(rng, 64, 64, 32), grid=(1,), target=HOPPER, WRAP=False,
                                   **BLOCKS)
-    assert [kernels.from_json(kernels.to_json(r)) for r in made.maps] == made.maps
+    assert [from_json(to_json(r)) for r in made.maps] == made.maps
     assert all(MapMaker(r).boxes is not None for r in made.maps)

@@ -144,5 +144,4 @@ def not_flat(x_ptr, n, CASE: tl.constexpr):
 def test_what_stays_a_nest_says_why(case, reason) -> None:
     with recording() as remarks:
         not_flat.warmup(np.zeros(8, np.int32), 3, grid=(1,), CASE=case)
-    (said,) = [r.message for r in remarks if r.kind == "loop"]
-    assert reason in said
+    assert any(reason in r.message for r in remarks if r.kind == "loop")

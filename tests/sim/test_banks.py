@@ -12,7 +12,7 @@ from tilec import sim
 from tilec.sim.banks import wavefronts
 
 Array = np.ndarray[Any, Any]
-HEAD = ".reg .b32 %s, %q; .reg .b64 %g; .shared .align 16 .b8 buffer[16384];"
+HEAD = ".reg .b32 %s, %q; .reg .b64 %ga; .shared .align 16 .b8 buffer[16384];"
 
 
 def requests(body: str, block: int = 32) -> list[tuple[str, list[int], list[int]]]:
@@ -83,7 +83,7 @@ def test_matrices(op: str, matrices: int) -> None:
 def test_copies(form: str, width: int, stride: int, count: int, phases: int) -> None:
     """Where zeros are written in place of a source, too."""
     for size in ("", ", 0"):
-        body = strided(f"ld.param.u64 %g, [p1]; cp.async.{form}.shared.global [%s], [%g], "
+        body = strided(f"ld.param.u64 %ga, [p1]; cp.async.{form}.shared.global [%s], [%ga], "
                        f"{width}{size}; cp.async.wait_all;", stride)
         assert requests(body) == [("cp", [count], [phases])]
 
@@ -106,7 +106,7 @@ def test_warps_ask_one_by_one() -> None:
 
 def test_what_counts() -> None:
     """Generic addresses do where they are shared; other memories do not."""
-    assert requests("cvta.shared.u64 %g, buffer; st.b32 [%g], %r1; ld.b32 %r1, [%o];"
+    assert requests("cvta.shared.u64 %ga, buffer; st.b32 [%ga], %r1; ld.b32 %r1, [%o];"
                     "atom.shared.add.u32 %r1, [%s], 1; st.global.b32 [%o], %r1;") == [
         ("st", [1], [1]), ("atom", [32], [1])]
 

@@ -34,17 +34,17 @@ def counted(body: str, block: int = 64, grid: int = 1, seed: int | None = None,
 
 # -- one access -----------------------------------------------------------------------------------
 
-PLACE = ".reg .b32 %s, %s0; .reg .b64 %g; .shared .align 16 .b8 buffer[16384]; " \
-    "mov.u32 %s0, buffer; ld.param.u64 %g, [p0]; "
+PLACE = ".reg .b32 %s, %s0; .reg .b64 %ga; .shared .align 16 .b8 buffer[16384]; " \
+    "mov.u32 %s0, buffer; ld.param.u64 %ga, [p0]; "
 GLOBAL = [  # the access, bytes a lane, bytes between lanes, bytes from a line's start
-    ("ld.global.b32 %r1, [%g];", 4, 4, 0), ("ld.global.b32 %r1, [%g];", 4, 4, 4),
-    ("ld.global.b32 %r1, [%g];", 4, 8, 0), ("ld.global.b32 %r1, [%g];", 4, 128, 0),
-    ("ld.global.b32 %r1, [%g];", 4, 0, 0), ("ld.global.u8 %h1, [%g];", 1, 1, 0),
-    ("ld.global.u16 %h1, [%g];", 2, 2, 0), ("st.global.v2.b32 [%g], {%r1, %r2};", 8, 8, 0),
-    ("st.global.v4.b32 [%g], {%r1, %r2, %r3, %r4};", 16, 16, 0),
-    ("st.global.v4.b32 [%g], {%r1, %r2, %r3, %r4};", 16, 48, 16),
-    ("red.global.add.u32 [%g], 1;", 4, 4, 0), ("atom.global.add.u32 %r1, [%g], 1;", 4, 0, 0),
-    ("ld.b32 %r1, [%g];", 4, 4, 0),
+    ("ld.global.b32 %r1, [%ga];", 4, 4, 0), ("ld.global.b32 %r1, [%ga];", 4, 4, 4),
+    ("ld.global.b32 %r1, [%ga];", 4, 8, 0), ("ld.global.b32 %r1, [%ga];", 4, 128, 0),
+    ("ld.global.b32 %r1, [%ga];", 4, 0, 0), ("ld.global.u8 %h1, [%ga];", 1, 1, 0),
+    ("ld.global.u16 %h1, [%ga];", 2, 2, 0), ("st.global.v2.b32 [%ga], {%r1, %r2};", 8, 8, 0),
+    ("st.global.v4.b32 [%ga], {%r1, %r2, %r3, %r4};", 16, 16, 0),
+    ("st.global.v4.b32 [%ga], {%r1, %r2, %r3, %r4};", 16, 48, 16),
+    ("red.global.add.u32 [%ga], 1;", 4, 4, 0), ("atom.global.add.u32 %r1, [%ga], 1;", 4, 0, 0),
+    ("ld.b32 %r1, [%ga];", 4, 4, 0),
 ]
 
 
@@ -53,8 +53,8 @@ GLOBAL = [  # the access, bytes a lane, bytes between lanes, bytes from a line's
 def test_global_requests(access: str, width: int, stride: int, shift: int, seed: int | None
                          ) -> None:
     """Sectors and lines of each warp, from the bytes that its lanes touch."""
-    got = counted(f"{PLACE} add.u64 %g, %g, {shift}; mad.wide.u32 %g, %t, {stride}, %g; {access}",
-                  96, seed=seed)
+    got = counted(f"{PLACE} add.u64 %ga, %ga, {shift}; mad.wide.u32 %ga, %t, {stride}, %ga; "
+                  f"{access}", 96, seed=seed)
     # Arrays begin where a line does.
     sectors, lines = 0, 0
     for warp in range(3):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tilec.eval.promises import broken_promise
 from tilec.eval.rules import evaluate
-from tilec.interp.effects import broken_promise
 from tilec.ir import ops
 from tilec.ir.axis import GRID, AxisAnalysis
 from tilec.ir.core import Block, Builder, Func, Op, Value

@@ -96,3 +96,17 @@ def _float_to_int(x: Array, dtype: DType) -> Array:
     inside = np.where(above | below | np.isnan(t), 0.0, t).astype(dtype)
     out = np.where(above, limits.max, np.where(below, limits.min, inside))
     return out.astype(dtype)
+
+
+def changed(before: Array, after: Array) -> Array | None:
+    """Which values a cast has changed more than by rounding them; None if it never does."""
+    old, new = before.dtype, after.dtype
+    if BOOL in (old, new) or is_float(new) and new.itemsize >= max(4, old.itemsize):
+        return None
+    with np.errstate(all="ignore"):
+        if not is_float(new):
+            return np.asarray(after.astype(np.float64 if is_float(old) else old) != before)
+        if new.itemsize > 1:
+            return np.asarray(np.isinf(after) & np.isfinite(before))
+        size = np.abs(before.astype(np.float64))  # casts to fp8 saturate
+        return np.asarray((size > 1) & (size > 1.125 * np.abs(after.astype(np.float64))))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilec.interp.asynchrony import Asynchrony, Clock, End, Mbarriers, join
-from tilec.interp.blame import where
+from tilec.interp.blame import VERBS, where
 from tilec.interp.frame import Frame
 from tilec.interp.waiting import Coroutine, Scheduler
 from tilec.ir import ops
@@ -170,8 +170,8 @@ class Agent:
             who = f" of {old.agent.name}" if old.agent is not None else ""
             orders, advice = self.orders
             raise m.error(
-                new.op, f"{new.op.name} of {self.name} {_verb(new.writes)} shared memory that "
-                f"{old.op.name} at {where(old.op)}{who} {_verb(old.writes)}, and no {orders} "
+                new.op, f"{new.op.name} of {self.name} {VERBS[new.writes]} shared memory that "
+                f"{old.op.name} at {where(old.op)}{who} {VERBS[old.writes]}, and no {orders} "
                 "orders the two", advice)
         self.history.record(new)
 
@@ -199,7 +199,3 @@ class Agent:
 
 def _elect(op: Op) -> ops.Elect | None:
     return next((a for a in op.ancestors() if isinstance(a, ops.Elect)), None)
-
-
-def _verb(writes: bool) -> str:
-    return "writes" if writes else "reads"

@@ -144,13 +144,13 @@ class Reads:
 
     def wait(self, frame: Frame, pending: int) -> None:
         """All groups but the newest `pending` end."""
-        waits = self._mark(frame)
+        waits = frame.mark_in(self.root)
         for use in self.under_way:
             use.ended |= waits[use.who] & (use.group < self.closed[use.who] - pending)
 
     def release(self, frame: Frame) -> None:
         """Others know what has ended."""
-        told = self._mark(frame)
+        told = frame.mark_in(self.root)
         for use in self.under_way:
             use.keep(~(use.ended & told[use.who]))
         self.under_way = [use for use in self.under_way if len(use.who)]
@@ -169,11 +169,6 @@ class Reads:
     def unfinished(self) -> list[Use]:
         """The reads that no wait has covered."""
         return [use for use in self.under_way if not use.ended.all()]
-
-    def _mark(self, frame: Frame) -> Array:
-        mark = np.zeros(len(self.root), bool)
-        mark[frame.index_in(self.root)] = True
-        return mark
 
 
 class Asynchrony:

@@ -18,6 +18,7 @@ from tilec.ir.origins import pointer_roots, walk_back
 from tilec.ir.printer import print_op
 from tilec.ir.types import scalar_of, shape_of
 
+VERBS = ("reads", "writes")  # by whether an access writes
 _THROUGH = (Rearrange, ops.Cast, ops.Hint, ops.Bitcast)
 
 

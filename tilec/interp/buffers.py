@@ -145,8 +145,7 @@ class Copies:
 
     def wait(self, frame: Frame, pending: int) -> list[Copy]:
         """The data of all groups but the newest `pending` arrives; what had been under way."""
-        waits = np.zeros(len(self.root), bool)
-        waits[frame.index_in(self.root)] = True
+        waits = frame.mark_in(self.root)
         ended: list[Copy] = []
         for copy in self.under_way:
             done = waits[copy.who] & (copy.group < self.closed[copy.who] - pending)

@@ -10,7 +10,6 @@ from tilec.eval.dtypes import Array, dtype_of
 from tilec.interp.effects import MemoryAccess
 from tilec.interp.frame import Data, Frame
 from tilec.interp.machine import Machine, interp_rules
-from tilec.interp.memory import AccessError
 from tilec.ir import ops
 from tilec.ir.core import Value
 from tilec.ir.types import pointee_of
@@ -49,10 +48,7 @@ class BlockAccess(MemoryAccess):
 @interp_rules(ops.DescriptorLoad)
 def _(m: Machine, frame: Frame, op: ops.DescriptorLoad) -> Sequence[Data]:
     access, dtype = BlockAccess(m, frame, op), dtype_of(op.result.type)
-    try:
-        array = m.memory.load(access.address, access.active, dtype, access.by)
-    except AccessError as e:
-        raise access.failed(e) from None
+    array = access.run(m.memory.load, dtype)
     fill = m.numbers.number(np.array(np.nan if op.padding == "nan" else 0).astype(dtype))
     return ((np.where(access.active, array, fill), None),)
 
@@ -67,10 +63,7 @@ def _(m: Machine, frame: Frame, op: ops.DescriptorStore | ops.DescriptorAtomic) 
         raise m.error(op, "a block is stored that begins before its tensor, which TMA cannot do",
                       "begin it inside, or store through pointers and a mask")
     value = access.value(op.value)
-    try:
-        if isinstance(op, ops.DescriptorAtomic):
-            m.memory.atomic_add(access.address, value, access.active, access.by, False)
-        else:
-            m.memory.store(access.address, value, access.active, access.by)
-    except AccessError as e:
-        raise access.failed(e) from None
+    if isinstance(op, ops.DescriptorAtomic):
+        access.run(m.memory.atomic_add, value, False)
+    else:
+        access.run(m.memory.store, value)

@@ -5,13 +5,14 @@ An access is checked lane by lane; what is wrong with it is told in the author's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import gcd
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tilec.errors import InterpreterError, note
 from tilec.eval.dtypes import Array, dtype_of
+from tilec.eval.promises import broken_promise
 from tilec.eval.rules import rule as eval_rules
 from tilec.interp.blame import mask_comment, pointer_name, poison_origin, where
 from tilec.interp.control import defined
@@ -22,11 +23,12 @@ from tilec.interp.touches import MANY, By
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
 from tilec.ir.ops.memory import MemoryOp
-from tilec.ir.types import Tensor, pointee_of, shape_of
+from tilec.ir.types import pointee_of, shape_of
 
-VERBS = {ops.Load: "reads", ops.Store: "writes", ops.AtomicRmw: "adds to", ops.AsyncCopy: "reads",
-         ops.DescriptorLoad: "reads", ops.DescriptorStore: "writes",
-         ops.DescriptorAtomic: "adds to"}
+T = TypeVar("T")
+_VERB_OF = {
+    ops.Load: "reads", ops.Store: "writes", ops.AtomicRmw: "adds to", ops.AsyncCopy: "reads",
+    ops.DescriptorLoad: "reads", ops.DescriptorStore: "writes", ops.DescriptorAtomic: "adds to"}
 
 
 # -- grid -------------------------------------------------------------------------------------
@@ -94,14 +96,15 @@ class MemoryAccess:
             start = memory.address[name]
             first, last = (int(a - start) // size for a in (outside.min(), outside.max()))
             note(("outside of a view", self.op.loc.file, func.name),
-                 f"{where(self.op)}: `{func.name}` {VERBS[type(self.op)]} {name} at {first}" +
+                 f"{where(self.op)}: `{func.name}` {_VERB_OF[type(self.op)]} {name} at {first}" +
                  f" to {last}" * (first != last) + ", outside of the view of "
                  f"{_some(memory.elements(name))} that it got, inside of the memory behind it; "
                  "mask these off if they are not meant")
 
     def _note_programs(self, who: Array) -> None:
         programs = who.reshape((-1,) + (1,) * (self.address.ndim - 1))
-        self.by = By(self.op, programs, self.m.in_runs(self.ptr))
+        in_runs = "write" in self.op.class_effects and self.m.in_runs(self.ptr)
+        self.by = By(self.op, programs, in_runs)
 
     def apart(self) -> None:
         """A row for every program, though all have the same operands."""
@@ -111,6 +114,13 @@ class MemoryAccess:
             self._note_programs(self.frame.programs)
             if self.active is not None:
                 self.active = np.broadcast_to(self.active, shape)
+
+    def run(self, access: Callable[..., T], *rest: Any) -> T:
+        """Load, store or add: one of the memory's methods, with what it takes beside the place."""
+        try:
+            return access(self.address, self.active, self.by, *rest)
+        except AccessError as e:
+            raise self._failed(e) from None
 
     def blame(self, elements: int) -> tuple[str, str]:
         """Why an access is outside of a buffer of so many elements, and what to do."""
@@ -134,18 +144,18 @@ class MemoryAccess:
         count = int(np.broadcast_to(bad[row], shape_of(value.type)).sum())
         where = f" in {count} elements" if shape_of(value.type) else ""
         name = pointer_name(self.ptr, self.m.func) or "memory"
-        verb = VERBS[type(self.op)]
+        verb = _VERB_OF[type(self.op)]
         origin, cure = poison_origin(value, self.frame)
         raise self.m.error(
             self.op, f"{self.m.program_name(self.frame.programs[row])} {verb} {name}, but {what}"
             f"{where}: it comes from {origin}", f"{cure}, or mask these elements off here")
 
-    def failed(self, e: AccessError) -> InterpreterError:
+    def _failed(self, e: AccessError) -> InterpreterError:
         """The author's view of a bad access."""
         row = int(np.flatnonzero(e.lanes.reshape(len(e.lanes), -1).any(1))[0])
         count = int(e.lanes[row].sum())
         first = int(self.address[row][e.lanes[row]].reshape(-1)[0])
-        who, verb = self.m.program_name(self.frame.programs[row]), VERBS[type(self.op)]
+        who, verb = self.m.program_name(self.frame.programs[row]), _VERB_OF[type(self.op)]
         name = pointer_name(self.ptr, self.m.func)
         memory = self.m.memory
         near = memory.allocation_of(name) if name in memory.address else e.allocation
@@ -174,11 +184,7 @@ def _some(count: int) -> str:
 @interp_rules(ops.Load)
 def _(m: Machine, frame: Frame, op: ops.Load) -> Sequence[Data]:
     access = MemoryAccess(m, frame, op, None)
-    dtype = dtype_of(op.result.type)
-    try:
-        array = m.memory.load(access.address, access.active, dtype, access.by)
-    except AccessError as e:
-        raise access.failed(e) from None
+    array = access.run(m.memory.load, dtype_of(op.result.type))
     if access.active is None:
         return ((array, None),)
     if op.other is None and m.strict:
@@ -194,11 +200,7 @@ def _(m: Machine, frame: Frame, op: ops.Load) -> Sequence[Data]:
 @interp_rules(ops.Store)
 def _(m: Machine, frame: Frame, op: ops.Store) -> None:
     access = MemoryAccess(m, frame, op, op.value)
-    value = access.value(op.value)
-    try:
-        m.memory.store(access.address, value, access.active, access.by)
-    except AccessError as e:
-        raise access.failed(e) from None
+    access.run(m.memory.store, access.value(op.value))
 
 
 @interp_rules(ops.AtomicRmw)
@@ -206,11 +208,7 @@ def _(m: Machine, frame: Frame, op: ops.AtomicRmw) -> Sequence[Data]:
     access = MemoryAccess(m, frame, op, op.value)
     access.apart()
     value = access.value(op.value)
-    used = bool(op.result.uses)
-    try:
-        old = m.memory.atomic_add(access.address, value, access.active, access.by, used)
-    except AccessError as e:
-        raise access.failed(e) from None
+    old = access.run(m.memory.atomic_add, value, bool(op.result.uses))
     if old is None:
         old = np.zeros((1, *shape_of(op.result.type)), value.dtype)
     return ((old, None if access.active is None else ~access.active),)
@@ -266,42 +264,6 @@ def _run_lengths(m: Machine, op: ops.Hint) -> Sequence[int]:
     if users and len(stated) == len(users):
         runs = [max(run, min(lengths)) for run, *lengths in zip(runs, *stated)]
     return runs
-
-
-def broken_promise(op: ops.Hint, array: Array, runs: Sequence[int], known: Sequence[int]) -> str:
-    """The promise of a hint that `array` ([P, ...]) breaks; empty if it keeps them all.
-    runs: the length of a contiguous run along each axis. known: that of one by what the compiler
-    knows, if no integer in it wraps; it takes from a divisor that none does between multiples."""
-    rank = array.ndim - 1
-    for kind, step in (("contiguity", 1), ("constancy", 0)):
-        for axis, run in enumerate(getattr(op, kind)[:rank]):
-            if not _grows(array, axis, run, step * _unit(op)):
-                return f"{kind} {run} along axis {axis}"
-    for axis, divisor in enumerate(op.divisibility[:max(rank, 1)]):
-        run = runs[axis] if axis < len(runs) else 1
-        first = array if rank == 0 else np.moveaxis(array, axis + 1, -1)[..., ::run]
-        if divisor > 1 and (first.astype(np.int64) % divisor).any():
-            return f"divisibility by {divisor} along axis {axis}"
-        group = gcd(known[axis], divisor // _unit(op)) if rank else 1
-        if not op.contiguity and not _grows(array, axis, group, _unit(op)):
-            return f"divisibility by {divisor} along axis {axis}, so that integers wrap only " \
-                "between multiples of it"
-    return ""
-
-
-def _grows(array: Array, axis: int, run: int, step: int) -> bool:
-    """Whether aligned runs along an axis of the tile grow by `step` an element."""
-    if run < 2 or array.shape[axis + 1] < 2:
-        return True
-    moved = np.moveaxis(array, axis + 1, -1)
-    inside = np.arange(1, moved.shape[-1]) % run != 0
-    return not (np.diff(moved.astype(np.int64), axis=-1)[..., inside] != step).any()
-
-
-def _unit(op: ops.Hint) -> int:
-    element = op.x.type.element if isinstance(op.x.type, Tensor) else op.x.type
-    pointee = getattr(element, "pointee", None)
-    return 1 if pointee is None else int(pointee.bytes)
 
 
 @interp_rules(ops.Print)

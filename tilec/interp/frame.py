@@ -111,3 +111,9 @@ class Frame:
         """Like `rows_in`, with all of them spelled out."""
         rows = self.rows_in(home)
         return np.arange(len(home)) if rows is None else rows
+
+    def mark_in(self, home: Frame, part: Array | slice = slice(None)) -> Array:
+        """Which rows of a frame above are in this one, or in `part` of it, bool [rows]."""
+        mark = np.zeros(len(home), bool)
+        mark[self.index_in(home)[part]] = True
+        return mark

@@ -64,11 +64,6 @@ def _(m: Machine, frame: Frame, op: ops.FenceAsync) -> None:
     m.asynchrony.advance(frame, WRITTEN, FENCED)
 
 
-@interp_rules(ops.PrefetchTensormap)
-def _(m: Machine, frame: Frame, op: ops.PrefetchTensormap) -> None:
-    """A hint."""
-
-
 # ---- mbarriers
 class _Barrier(NamedTuple):
     """An mbarrier in each of the frame's programs."""
@@ -258,7 +253,7 @@ def _content(m: Machine, frame: Frame, op: ops.TmaLoad | ops.TmaMulticast) -> Ar
     t = op.buffer.type
     assert isinstance(t, MemDesc)
     tile = _tile(m, frame, op, op.coordinates, t.shape)
-    array = m.memory.load(tile.address, tile.inside, dtype_of(t), tile.by)
+    array = m.memory.load(*tile, dtype_of(t))
     return np.where(tile.inside, array, np.zeros(1, array.dtype))
 
 
@@ -293,9 +288,9 @@ def _(m: Machine, frame: Frame, op: ops.TmaStore) -> None:
                       "that are poison: nobody wrote them, or something poison was written")
     try:
         if op.reduce:
-            m.memory.atomic_add(tile.address, array, tile.inside, tile.by, False)
+            m.memory.atomic_add(*tile, array, False)
         else:
-            m.memory.store(tile.address, array, tile.inside, tile.by)
+            m.memory.store(*tile, array)
     except AccessError as e:
         raise m.error(op, f"%{op.map.name} is a read-only array" if e.reason == "readonly" else
                       f"%{op.map.name} is {e.reason}") from None

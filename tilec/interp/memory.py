@@ -65,6 +65,8 @@ class Allocation:
     def in_core(self, index: Array, select: Array | None, size: int) -> Array | None:
         """Numbers of elements of `size` bytes as they count from the core's first; None where they
         are of another size than the arguments', or some lie outside of all views."""
+        if size == self.dtype.itemsize and self.core == slice(0, len(self.raw)):
+            return index
         at = index - self.core.start // size
         lanes = at if select is None else at[select]
         known = size == self.dtype.itemsize and (
@@ -104,14 +106,11 @@ class Memory:
         self.changes = 0  # grows with every write that changes something, if counted
         self.count_changes = False
         self.views: dict[str, tuple[int, int]] = {}
-        spans = sorted((*storage_of(a), name) for name, a in arrays.items())
-        i = 0
-        while i < len(spans):
-            low, high, names = spans[i][0], spans[i][1], [spans[i][2]]
-            while i + 1 < len(spans) and spans[i + 1][0] < high:
-                i += 1
-                high = max(high, spans[i][1])
-                names.append(spans[i][2])
+        found: list[tuple[int, int, list[str]]] = []
+        for low, high, name in sorted((*storage_of(a), name) for name, a in arrays.items()):
+            start, end, names = found.pop() if found and low < found[-1][1] else (low, high, [])
+            found.append((start, max(end, high), [*names, name]))
+        for low, high, names in found:
             self._allocate(low, high, names)
             for name in names:
                 # A reversed view starts at its last byte; `data` is its first element.
@@ -119,7 +118,6 @@ class Memory:
                 self.address[name] = arrays[name].ctypes.data + move
                 first, last = span_of(arrays[name])
                 self.views[name] = first + move, last + move
-            i += 1
         self.wider = {name for name, view in self.views.items()
                       if view != (self.allocation_of(name).base, self.allocation_of(name).end)}
         self.bases = np.array([a.base for a in self.allocations], np.int64)
@@ -209,7 +207,7 @@ class Memory:
 
     # -- access -----------------------------------------------------------------------------
 
-    def load(self, address: Array, active: Array | None, dtype: DType, by: By) -> Array:
+    def load(self, address: Array, active: Array | None, by: By, dtype: DType) -> Array:
         """Elements at `address` [P, ...]; inactive lanes give arbitrary ones.
 
         by: who loads, for the record. Raises AccessError and Conflict.
@@ -252,7 +250,7 @@ class Memory:
             views.access(at, select, by, writes)
         return at
 
-    def store(self, address: Array, value: Array, active: Array | None, by: By) -> None:
+    def store(self, address: Array, active: Array | None, by: By, value: Array) -> None:
         """Write `value` [P, ...]; raises AccessError and Conflict."""
         dtype = self.stored_as(address, value, active)
         for allocation, view, index, values, select in self._writes(address, value, active, dtype):
@@ -265,17 +263,16 @@ class Memory:
             else:
                 put(view, index, select, values)
 
-    def atomic_add(self, address: Array, value: Array, active: Array | None, by: By,
+    def atomic_add(self, address: Array, active: Array | None, by: By, value: Array,
                    want_old: bool) -> Array | None:
         """Add to memory lane after lane; the old values if `want_old`."""
         old = np.zeros(address.shape, value.dtype) if want_old else None
         dtype = self.stored_as(address, value, active)
         for allocation, view, index, values, select in self._writes(address, value, active, dtype):
             found = self._watched(allocation, index, select, by, dtype.itemsize, True)
-            lanes = np.ones(index.shape, bool) if select is None else select
             if allocation.touches is not None and found is not None:
-                programs = np.broadcast_to(by.programs, index.shape)[lanes]
-                allocation.touches.atomic(found[lanes], programs, by)
+                allocation.touches.atomic(found, select, by)
+            lanes = np.ones(index.shape, bool) if select is None else select
             index, values = index[lanes], values[lanes]
             if self.count_changes:
                 self.changes += bool(values.astype(bool).any())

@@ -6,18 +6,26 @@ Each watcher wraps the rule of an op; it looks closely only where a small test f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
-from tilec.eval.dtypes import BOOL, Array, dtype_of, is_float
+from tilec.eval.casts import changed
+from tilec.eval.dtypes import Array
 from tilec.interp.blame import place
 from tilec.interp.frame import Data, Frame
 from tilec.interp.machine import Machine, Rule
 from tilec.ir import ops
-from tilec.ir.core import Block, Op, Value
-from tilec.ir.ops.base import Rearrange
+from tilec.ir.core import Op, Value
 from tilec.ir.origins import walk_back
+from tilec.ir.suspicions import (
+    implicit_cast,
+    is_update,
+    padded_load,
+    reduced_operand,
+    summed,
+)
 from tilec.ir.types import element_of, scalar_of, shape_of
 
 LOST = 1 / 64  # the part of a sum's terms, in magnitude, whose loss is worth a note
@@ -35,21 +43,22 @@ class Watch:
     def needs(self, op: Op) -> Sequence[Value]:
         """Values beside its operands that an op's watcher looks at."""
         if isinstance(op, ops.Reduce):
-            return [load.mask for load in _padding(op)[:1] if load.mask is not None]
-        cast = _implicit_cast(op)
+            found = padded_load(op)
+            return [] if found is None else [found[1]]
+        cast = implicit_cast(op)
         return [] if cast is None else [cast.x]
 
     def rule(self, op: Op, rule: Rule) -> Rule:
         """The rule of an op, watched if there is a reason to."""
         if isinstance(op, (ops.Sub, ops.Add, ops.Fma, ops.Div)):
-            if (found := _summed(op)) is not None:
-                return self._sums(op, rule, *found)
-            if scalar_of(op.result.type).is_float and (reduced := _reduced(op)):
+            if (carried := summed(op)) is not None:
+                return self._sums(rule, carried)
+            if scalar_of(op.result.type).is_float and (reduced := reduced_operand(op)):
                 return self._nan(op, rule, *reduced)
-        if isinstance(op, ops.For) and any(_summed(inner) for inner in op.body):
+        if isinstance(op, ops.For) and any(map(summed, op.body)):
             return self._loop(op, rule)
-        if isinstance(op, ops.Reduce) and (loads := _padding(op)):
-            return self._padded(op, rule, loads[0])
+        if isinstance(op, ops.Reduce) and (found := padded_load(op)):
+            return self._padded(op, rule, *found)
         if isinstance(op, ops.Store):
             return self._store(op, rule)
         return rule
@@ -86,7 +95,7 @@ class Watch:
             made = None if v.op is None else self.made_nan.get(v.op)
             if v.op is None or made is None or not np.isin(frame.programs[rows], made).any():
                 continue
-            found = _reduced(v.op)
+            found = reduced_operand(v.op)
             assert found is not None
             at = place(found[1])
             if isinstance(v.op, ops.Div):
@@ -101,11 +110,9 @@ class Watch:
 
     # -- padding in reductions --------------------------------------------------------------
 
-    def _padded(self, op: ops.Reduce, rule: Rule, load: ops.Load) -> Rule:
+    def _padded(self, op: ops.Reduce, rule: Rule, load: ops.Load, mask: Value) -> Rule:
         axis = op.axis - len(shape_of(op.inputs[0].type))
         greatest = isinstance(next(iter(op.body)), ops.Maximum)
-        assert load.mask is not None
-        mask = load.mask
 
         def run(m: Machine, frame: Frame, op: ops.Reduce) -> Sequence[Data] | None:
             x, found = frame.get(op.inputs[0])[0], frame.find(mask)
@@ -115,10 +122,13 @@ class Watch:
                 return out
             on = found[0]
             off = ~on & on.any(axis, keepdims=True)  # but for what is masked off as a whole
+            # Padding below what comes out is below the maximum of the rest, too.
+            top = np.expand_dims(out[0][0], axis) if greatest else None
             if off.ndim == 2 and len(off) == 1:
-                bad = x.take(np.flatnonzero(off[0]), 1) != 0
+                padding = x.take(np.flatnonzero(off[0]), 1)
+                bad = padding != 0 if top is None else ~(padding < top)
             else:
-                bad = off & (x != 0)
+                bad = off & (x != 0 if top is None else ~(x < top))
             if greatest and bad.any():
                 own = np.where(on, x, x.min()).max(axis, keepdims=True)
                 bad = off & (x > own)
@@ -132,15 +142,15 @@ class Watch:
     # -- sums in loops ----------------------------------------------------------------------
 
     def _loop(self, op: ops.For, rule: Rule) -> Rule:
-        inner = [(o, *found) for o in op.body if (found := _summed(o)) is not None]
+        inner = [(o, carried) for o in op.body if (carried := summed(o)) is not None]
 
         def run(m: Machine, frame: Frame, op: ops.For) -> Sequence[Data] | None:
-            for add, carried, _ in inner:
+            for add, carried in inner:
                 index = op.body.args.index(carried) - 1
                 self.loops[add, frame] = _Sum(frame, frame.get(op.init[index])[0], add)
             out = rule(m, frame, op)
             assert out is not None
-            for add, carried, _ in inner:
+            for add, carried in inner:
                 total = self.loops.pop((add, frame))
                 got = out[op.body.args.index(carried) - 1][0].astype(np.float32)
                 with np.errstate(invalid="ignore"):
@@ -154,20 +164,20 @@ class Watch:
             return out
         return run
 
-    def _sums(self, op: Op, rule: Rule, carried: Value, term: Callable[[Sequence[Array]], Array]
-              ) -> Rule:
+    def _sums(self, rule: Rule, carried: Value) -> Rule:
         def run(m: Machine, frame: Frame, op: Op) -> Sequence[Data] | None:
             for home in frame.chain():
                 if (total := self.loops.get((op, home))) is not None:
-                    total.add(frame, term([frame.get(v)[0].astype(np.float32)
-                                           for v in op.operands if v is not carried]))
+                    term = np.asarray(prod(frame.get(v)[0].astype(np.float32)
+                                           for v in op.operands if v is not carried))
+                    total.add(frame, -term if isinstance(op, ops.Sub) else term)
             return rule(m, frame, op)
         return run
 
     # -- stores -----------------------------------------------------------------------------
 
     def _store(self, op: ops.Store, rule: Rule) -> Rule:
-        cast, updates = _implicit_cast(op), _is_update(op) and not self.m.in_runs(op.ptr)
+        cast, updates = implicit_cast(op), is_update(op) and not self.m.in_runs(op.ptr)
         is_nan = scalar_of(op.value.type).is_float
 
         def run(m: Machine, frame: Frame, op: ops.Store) -> None:
@@ -183,7 +193,7 @@ class Watch:
 
     def _narrowed(self, op: ops.Store, before: Array, after: Array, on: Array) -> None:
         """A store's own cast changes a value more than by rounding it."""
-        wrong = _changed(before, after)
+        wrong = changed(before, after)
         if wrong is not None and (wrong & on).any():
             i = tuple(np.argwhere(np.broadcast_to(
                 wrong & on, np.broadcast_shapes(wrong.shape, on.shape)))[0])
@@ -223,96 +233,6 @@ class _Sum:
             self.size[rows] += np.abs(term)
 
 
-# -- what an op is, by the IR alone -------------------------------------------------------------
-
-_STAYS = (ops.Elementwise, Rearrange, ops.ConvertLayout, ops.Reduce)
-
-
-def _reduced(op: Op) -> tuple[Value, Op] | None:
-    """An operand that is computed from a reduction, the divisor of a division, and that."""
-    for operand in op.operands[1:] if isinstance(op, ops.Div) else reversed(op.operands):
-        for v in walk_back(operand, lambda v: isinstance(v.op, _STAYS)):
-            if isinstance(v.op, ops.Reduce):
-                return operand, v.op
-    return None
-
-
-def _padding(op: ops.Reduce) -> list[ops.Load]:
-    """The loads that a sum or a maximum adds up, element by element, all with one mask and an
-    `other`; none if anything else enters that differs along its axis."""
-    combine, *rest = op.body
-    if len(op.inputs) != 1 or not isinstance(combine, (ops.Add, ops.Maximum)) or len(rest) != 1:
-        return []
-    loads: list[ops.Load] = []
-    work, seen = [op.inputs[0]], set[Value]()
-    while work:
-        v = work.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        if isinstance(v.op, ops.Load) and v.op.other is not None:
-            loads.append(v.op)
-        elif isinstance(v.op, ops.Elementwise) and not isinstance(v.op, ops.Select):
-            work += v.op.operands
-        elif not _is_uniform(v, op.axis):
-            return []
-    return loads if len({load.mask for load in loads}) == 1 else []
-
-
-def _is_uniform(v: Value, axis: int) -> bool:
-    """Whether a tile is the same all along an axis."""
-    if isinstance(v.op, ops.Broadcast):
-        return shape_of(v.op.operands[0].type)[axis] == 1
-    return isinstance(v.op, (ops.Splat, ops.Constant)) or not shape_of(v.type)
-
-
-def _summed(op: Op) -> tuple[Value, Callable[[Sequence[Array]], Array]] | None:
-    """For what a loop adds up in 16 bits: the value carried, and the term of the other operands."""
-    block = op.parent
-    loop = None if not isinstance(block, Block) else block.parent_op
-    if not isinstance(loop, ops.For) or not isinstance(op, (ops.Add, ops.Sub, ops.Fma)):
-        return None
-    dtype = dtype_of(op.result.type) if scalar_of(op.result.type).is_float else None
-    if dtype is None or dtype.itemsize != 2 or op.result not in loop.body.terminator.operands:
-        return None
-    carried = loop.body.args[1 + list(loop.body.terminator.operands).index(op.result)]
-    if isinstance(op, ops.Fma):
-        return (carried, lambda x: x[0] * x[1]) if op.operands[2] is carried else None
-    if op.operands[0] is carried:
-        return carried, (lambda x: -x[0]) if isinstance(op, ops.Sub) else (lambda x: x[0])
-    return (carried, lambda x: x[0]) if isinstance(op, ops.Add) and op.operands[1] is carried \
-        else None
-
-
-def _implicit_cast(op: Op) -> ops.Cast | None:
-    """The cast to the pointee's type that a store has made itself."""
-    cast = op.value.op if isinstance(op, ops.Store) else None
-    return cast if isinstance(cast, ops.Cast) and cast.loc == op.loc and op.loc.line else None
-
-
-def _is_update(op: ops.Store) -> bool:
-    """Whether it stores what is computed from a load of the same places."""
-    found = [v.op for v in walk_back(op.value, lambda v: isinstance(
-        v.op, (ops.Elementwise, ops.ConvertLayout, ops.Load)))]
-    return op.value.op is not None and any(isinstance(o, (ops.Add, ops.Sub, ops.Fma, ops.Mul))
-                                           for o in found) and \
-        any(isinstance(o, ops.Load) and o.ptr is op.ptr for o in found)
-
-
 def _distinct(array: Array) -> Array:
     """An array without what broadcasting repeats."""
     return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
-
-
-def _changed(before: Array, after: Array) -> Array | None:
-    """Which values a cast has changed more than by rounding them; None if it never does."""
-    old, new = before.dtype, after.dtype
-    if BOOL in (old, new) or is_float(new) and new.itemsize >= max(4, old.itemsize):
-        return None
-    with np.errstate(all="ignore"):
-        if not is_float(new):
-            return np.asarray(after.astype(np.float64 if is_float(old) else old) != before)
-        if new.itemsize > 1:
-            return np.asarray(np.isinf(after) & np.isfinite(before))
-        size = np.abs(before.astype(np.float64))  # casts to fp8 saturate
-        return np.asarray((size > 1) & (size > 1.125 * np.abs(after.astype(np.float64))))

@@ -35,9 +35,9 @@ class RingMemory(Memory):
 
     kind = RingAllocation
 
-    def load(self, address: Array, active: Array | None, dtype: DType, by: By) -> Array:
+    def load(self, address: Array, active: Array | None, by: By, dtype: DType) -> Array:
         """Elements at `address`; the zeros of a load of nothing are the ring's, too."""
-        return number(super().load(address, active, dtype, by))
+        return number(super().load(address, active, by, dtype))
 
     def stored_as(self, address: Array, value: Array, active: Array | None) -> DType:
         """An element of the ring is written as the float that the array at its address holds."""

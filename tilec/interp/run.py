@@ -34,7 +34,7 @@ from tilec.interp.debugger import Debugger
 from tilec.interp.frame import Data
 from tilec.interp.machine import Machine, Observer
 from tilec.interp.memory import Allocation, Memory
-from tilec.interp.notes import check_grid, check_loops, report_gaps, report_meeting, watch_views
+from tilec.interp.notes import report_gaps, report_grid, report_loops, report_meeting, watch_views
 from tilec.interp.numbers import Watch
 from tilec.interp.ring_memory import RingMemory
 from tilec.interp.touches import Conflict, Touches
@@ -151,10 +151,10 @@ class _Launch:
                 self._groups(order, 1)
             else:
                 self._in_groups(order, both, written)
-            check_loops(self.machine, self.body,
-                        lambda load: not self._touched("read", [load]) & self.written)
+            report_loops(self.machine, self.body,
+                         lambda load: not self._touched("read", [load]) & self.written)
             if order.count == prod(self.machine.grid):
-                check_grid(self.machine, self.body)
+                report_grid(self.machine, self.body)
                 self._look_for_gaps(written)
         finally:
             for allocation in written:

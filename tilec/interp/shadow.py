@@ -15,7 +15,7 @@ import numpy as np
 
 from tilec.eval.dtypes import Array
 from tilec.interp.asynchrony import End
-from tilec.interp.blame import place
+from tilec.interp.blame import VERBS, place
 from tilec.interp.buffers import Buffer, Copy, View
 from tilec.interp.frame import Frame
 from tilec.ir import ops
@@ -44,24 +44,18 @@ class Shadow:
         self.root, self.outer = root, outer
         self._pending: list[_Access] = []
 
-    def _mark(self, frame: Frame, part: Array | None = None) -> Array:
-        """The launch's programs that are in the frame, or in these rows of it."""
-        mark, own = np.zeros(len(self.root), bool), frame.index_in(self.root)
-        mark[own if part is None else own[part]] = True
-        return mark
-
     def barrier(self, frame: Frame) -> None:
         """All warps of the frame's programs meet."""
-        mark = self._mark(frame)
+        mark = frame.mark_in(self.root)
         for access in self._pending:
             access.rows = access.rows & ~mark
         self._pending = [a for a in self._pending if a.rows.any()]
 
     def access(self, m: Machine, frame: Frame, op: Op, low: int, high: int, writes: bool,
-               part: Array | None = None, explicit: bool = False) -> None:
+               part: Array | slice = slice(None), explicit: bool = False) -> None:
         """Record an access to [low, high); InterpreterError if it is unordered with another.
         explicit: only copies under way count, barriers are written out."""
-        mark = self._mark(frame, part)
+        mark = frame.mark_in(self.root, part)
         self._check_copies(m, op, low, high, writes, mark)
         if explicit:
             return
@@ -69,9 +63,9 @@ class Shadow:
             if other.low < high and low < other.high and (writes or other.writes) and \
                     (other.rows & mark).any():
                 raise m.error(
-                    op, f"{op.name} {_verb(writes)} shared bytes {max(low, other.low)} to "
+                    op, f"{op.name} {VERBS[writes]} shared bytes {max(low, other.low)} to "
                     f"{min(high, other.high)}, which {other.op.name} at {place(other.op)} "
-                    f"{_verb(other.writes)}, with no barrier between them",
+                    f"{VERBS[other.writes]}, with no barrier between them",
                     "a barrier is missing: insert_barriers should have put it before this op")
         if not isinstance(op, ops.AsyncCopy):
             self._note(op, low, high, writes, mark)
@@ -84,7 +78,7 @@ class Shadow:
             meets = (start < high) & (low < start + copy.view.buffer.size) & mark[copy.who]
             if meets.any():
                 raise m.error(
-                    op, f"{op.name} {_verb(writes)} shared bytes {low} to {high}, into which "
+                    op, f"{op.name} {VERBS[writes]} shared bytes {low} to {high}, into which "
                     f"{copy.op.name} at {place(copy.op)} may still be copying",
                     "no gpu.async_wait or gpu.mbarrier_wait in between covers that copy")
 
@@ -105,10 +99,6 @@ class Shadow:
                 self._note(copy.op, int(low), int(low) + copy.view.buffer.size, True, mark)
 
 
-def _verb(writes: bool) -> str:
-    return "writes" if writes else "reads"
-
-
 def touch(m: Machine, frame: Frame, op: Op, view: View, writes: bool,
           end: End | None = None) -> None:
     """Threads access a buffer, or asynchronous copies for them: none may be under way into it."""
@@ -119,7 +109,7 @@ def touch(m: Machine, frame: Frame, op: Op, view: View, writes: bool,
             m.shadow.access(m, frame, op, low, high, writes, part, view.buffer.explicit)
     copied = m.copies.into(frame, view)
     if copied is not None:
-        raise m.error(op, f"{op.name} {_verb(writes)} a buffer into which {copied.op.name} at "
+        raise m.error(op, f"{op.name} {VERBS[writes]} a buffer into which {copied.op.name} at "
                       f"{place(copied.op)} may still be copying", "no wait in between covers it")
 
 

@@ -15,7 +15,6 @@ from tilec.interp.control import defined
 from tilec.interp.effects import MemoryAccess
 from tilec.interp.frame import Data, Frame
 from tilec.interp.machine import Machine, interp_rules
-from tilec.interp.memory import AccessError
 from tilec.interp.shadow import destroy_others, touch
 from tilec.ir import ops
 from tilec.ir.buffers import is_asynchronous, stage_bytes
@@ -77,9 +76,9 @@ def _(m: Machine, frame: Frame, op: ops.Barrier) -> None:
     m.memory.barrier(frame.programs)
 
 
-@interp_rules(ops.GridDependencyWait, ops.GridDependencyLaunch)
+@interp_rules(ops.GridDependencyWait, ops.GridDependencyLaunch, ops.PrefetchTensormap)
 def _(m: Machine, frame: Frame, op: Op) -> None:
-    """One grid runs after another."""
+    """One grid runs after another, and a hint changes nothing."""
 
 
 # -- asynchronous copies ----------------------------------------------------------------------
@@ -87,10 +86,7 @@ def _(m: Machine, frame: Frame, op: Op) -> None:
 @interp_rules(ops.AsyncCopy)
 def _(m: Machine, frame: Frame, op: ops.AsyncCopy) -> None:
     access, view = MemoryAccess(m, frame, op, None), m.buffers[op.buffer]
-    try:
-        array = m.memory.load(access.address, access.active, dtype_of(op.buffer.type), access.by)
-    except AccessError as e:
-        raise access.failed(e) from None
+    array = access.run(m.memory.load, dtype_of(op.buffer.type))
     if access.active is not None:
         array = np.where(access.active, array, np.zeros(1, array.dtype))
     begin_write(m, frame, op, view)

@@ -26,8 +26,8 @@ class Conflict(Exception):
 
 @dataclass(frozen=True)
 class By:
-    """Who accesses memory: the op and its programs, [P or 1, 1, ...]. in_runs: along the last axis
-    of its lanes addresses grow by one element."""
+    """Who accesses memory: the op and its programs, [P or 1, 1, ...]. in_runs: it is known to write
+    elements that follow each other along the last axis of its lanes."""
 
     op: Op
     programs: Array
@@ -58,9 +58,8 @@ class Runs:
         ends, starts = np.append(0, self.high), np.append(self.low, high[-1:])
         if (low[1:] < high[:-1]).any() or (ends[at] > low).any() or (starts[at] < high).any():
             return False
-        self.low, self.high, self.mark = (
-            np.insert(old, at, new) for old, new in
-            ((self.low, low), (self.high, high), (self.mark, mark)))
+        self.low, self.high, self.mark = np.insert(
+            (self.low, self.high, self.mark), at, (low, high, mark), axis=1)
         return True
 
 
@@ -171,10 +170,10 @@ class Touches:
         mark = marks[..., 0].reshape(-1)[rows]
         return len(self._runs.low) < MOST_RUNS and self._runs.add(low, high, mark)
 
-    def atomic(self, at: Array, programs: Array, by: By) -> None:
-        """Programs are about to add to elements by atomics, one a lane."""
-        number = self._numbers.setdefault(by.op, len(self._numbers))
-        self._note_write(at, programs << OP_BITS | number, np.ones(len(at), bool), True)
+    def atomic(self, index: Array, select: Array | None, by: By) -> None:
+        """Programs are about to add to the elements `index`, [P or 1, ...], where `select`."""
+        at, mine = lanes_on(select, index, np.broadcast_to(self._mark(by), index.shape))
+        self._note_write(at, mine, np.ones(len(at), bool), True)
 
     def _note_write(self, at: Array, mine: Array, changes: Array, atomic: bool) -> None:
         writers = self.writers()

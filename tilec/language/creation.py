@@ -8,7 +8,6 @@ from tilec.ir import ops
 from tilec.language import values
 from tilec.language.casting import as_dtype, check_size, convert, splat
 from tilec.language.context import error
-from tilec.language.literals import literal_dtype
 from tilec.language.semantic import emit
 from tilec.language.values import (
     builtin,
@@ -106,4 +105,4 @@ def zeros_like(input: Any) -> tensor:
 def to_tensor(x: Any) -> tensor:
     """`x`, a tile or scalar, as it is; a number as a scalar of its literal's type (`1` is int32,
     `1.0` float32)."""
-    return constant(x, literal_dtype(x)) if is_number(x) else values.to_tensor(x)
+    return values.to_tensor(x)

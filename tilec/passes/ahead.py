@@ -11,7 +11,6 @@ from tilec.ir.buffers import can_async_copy, operand_layout
 from tilec.ir.core import Func, Module, Op
 from tilec.ir.layouts import Blocked, DotOperand, Layout, transpose
 from tilec.ir.ops.memory import MemoryOp
-from tilec.ir.ops.scf import MAX_STAGES
 from tilec.ir.role_registers import role_registers
 from tilec.ir.types import (
     MemDesc,
@@ -60,8 +59,6 @@ class Rules:
         """Why nothing in this loop can start early."""
         target = self.module.attributes.get("target")
         step = constant(self.loop.step)
-        if stages > MAX_STAGES:
-            return f"it has {stages} stages, expected at most {MAX_STAGES}"
         if target is not None and not Target.parse(target).has("cp.async"):
             return f"{target} has no asynchronous copies"
         if step is None or step <= 0:

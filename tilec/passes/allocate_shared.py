@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tilec.errors import CompilationError, OutOfResources
 from tilec.ir import ops
@@ -172,13 +173,15 @@ def too_much_shared(sizes: Mapping[Op, int], total: int, limit: int) -> OutOfRes
 
 
 def round_bytes(buffers: Sequence[Value], target: Target) -> int:
-    """Bytes that arrive in one stage of the buffers together; OutOfResources where no CTA has room
-    for them, which may be more than an mbarrier can count."""
-    arriving = 0
+    """Bytes that arrive in one stage of the buffers together, which a layout may space out;
+    OutOfResources where no CTA has room for them, which may be more than an mbarrier can count."""
+    arriving = held = 0
     for buffer in buffers:
-        assert isinstance(buffer.type, MemDesc)
-        arriving += stage_bytes(buffer.type)
-    if arriving > target.max_shared:
+        t = buffer.type
+        assert isinstance(t, MemDesc)
+        arriving += prod(t.tile_shape) * t.element.bytes
+        held += stage_bytes(t)
+    if held > target.max_shared:
         sizes = {buffer.op: buffer_bytes(buffer) for buffer in buffers if buffer.op is not None}
         raise too_much_shared(sizes, sum(sizes.values()), target.max_shared)
     return arriving

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from numbers import Integral
 from typing import Any
 
 from tilec import sim
@@ -67,6 +66,11 @@ def _address(value: Any) -> int:
     return value if isinstance(value, int) else int(value.ctypes.data)
 
 
+def _plain(value: Any) -> Any:
+    """A number of numpy's, which would wrap in its type, as Python's; arrays as they are."""
+    return value.item() if hasattr(value, "item") and not hasattr(value, "ctypes") else value
+
+
 class NoMap(LaunchError):
     """A tensor map of an author's pointers cannot be made: the kernel that leaves pointers alone
     serves the launch."""
@@ -113,8 +117,8 @@ class MapMaker:
         return self.in_simulator(values, grid).array
 
     def in_simulator(self, values: Sequence[Any], grid: Grid) -> sim.TensorMap:
-        """The simulator's record of it. Numbers may be numpy's, which wrap: the host's do not."""
-        values = [int(v) if isinstance(v, Integral) else v for v in values]
+        """The simulator's record of it."""
+        values = list(map(_plain, values))
         described = TensorDescriptor(values[self.base], *self._checked(values, grid))
         try:
             return in_simulator(described, self.type, self.name)

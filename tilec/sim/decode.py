@@ -334,6 +334,7 @@ class Decoder:
         """One instruction as code; what cannot be decoded raises when it is executed."""
         self.scope = instr.scope
         self.named, self.assigned = [], []
+        self.extends, self.names = instr.op in EXTENDING, instr.op in NAMING
         step = self.step = None if self.undefined is None else Step(self, instr)
         try:
             rule = rule_of(instr)
@@ -345,7 +346,6 @@ class Decoder:
                 raise Unsupported(f"'{instr.op}' with {len(instr.operands)} operands")
             for vector in (o for o in instr.operands if o.kind == "vec"):
                 self.check_vector(vector)
-            self.extends, self.names = instr.op in EXTENDING, instr.op in NAMING
             code = rule(self, instr)
             if self.undefined is not None and step is not None:
                 self.undefined.note(step, self.named, self.assigned)
@@ -393,6 +393,7 @@ class Decoder:
         assert self.undefined is not None
         rule, spaces = rule_of(instr), self.spaces
         assert rule is not None
+        self.extends, self.names = instr.op in EXTENDING, instr.op in NAMING
         self.moved, self.spaces, self.assigned = moved, self.undefined.spaces, []
         try:
             return rule(self, instr)
