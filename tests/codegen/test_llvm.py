@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import tilec
+import tilec.language as tl
 from tilec.codegen import llvm
 from tilec.errors import InternalError, IRError
 from tilec.target import Target
@@ -279,3 +282,24 @@ def test_isolated_reports_parse_errors():
 def test_version_is_llvms():
     major = int(llvm.version().split(".")[0])
     assert major >= 20
+
+@tilec.jit
+def sums_of_16_bits(x, o, p):
+    i = tl.arange(0, 2)[:, None] + tl.arange(0, 32)[None, :] * 2
+    c = (tl.arange(0, 2)[:, None] * 64 + tl.arange(0, 32)[None, :]) // 2
+    y = tl.load(x + i)
+    tl.store(o + i, y + c.to(tl.int16) - (y + y))
+    tl.store(p + i, c)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
+def test_sums_of_16_bits_are_not_packed(target, rng) -> None:
+    """Of i16 tiles, and of i32 indices that LLVM narrows: see llvm.py, `_unpacked_sum`."""
+    x = rng.integers(-1 << 15, 1 << 15, 64).astype(np.int16)
+    out, index = np.full(64, -7, np.int16), np.full(64, -7, np.int32)
+    made = sums_of_16_bits.warmup(x, out, index, grid=(1,), target=target, num_warps=1)
+    assert "s16x2" not in made.asm["ptx"]
+    made.run([x, out, index], 1, level="ptx")
+    want = (np.arange(64) % 2 * 64 + np.arange(64) // 2) // 2
+    np.testing.assert_array_equal(index, want)
+    np.testing.assert_array_equal(out, (want - x.astype(np.int64)).astype(np.int16))

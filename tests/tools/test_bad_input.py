@@ -152,15 +152,17 @@ def test_a_reader_that_goes_away_and_an_interrupt(folder: Path) -> None:
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
+    # What is started in the background may have inherited that interrupts are ignored.
     with subprocess.Popen([*command[:-1], "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True) as waiting:
+                          text=True, preexec_fn=lambda: signal.signal(
+                              signal.SIGINT, signal.SIG_DFL)) as waiting:
         assert waiting.stderr is not None
         reads = Path(f"/proc/{waiting.pid}/syscall")  # the number of `read`, and its file
         end = time.monotonic() + 60
         while not reads.read_text().startswith("0 0x0 ") and time.monotonic() < end:
             time.sleep(0.02)
         waiting.send_signal(signal.SIGINT)
-        assert (waiting.wait(), waiting.stderr.read()) == (1, "tilec-opt: interrupted\n")
+        assert (waiting.wait(60), waiting.stderr.read()) == (1, "tilec-opt: interrupted\n")
 
 
 ATTRIBUTES = [

@@ -40,6 +40,7 @@ AFN_ONLY = frozenset(["sin", "cos", "tanh"])
 _DECLARED = re.compile(r'^[ \t]*declare [^@]*@"?llvm\.([\w.]+)"?\(', re.M)
 # Type suffixes of an overloaded intrinsic: .f32, .v4bf16, .i32, .p3 ...
 _SUFFIX = re.compile(r"(\.(nxv\d+|v\d+)?(f16|bf16|f32|f64|i\d+|p\d+))+$")
+_PACKED_SUM = re.compile(r"add\.s16x2\s+([^,;]+),\s*([^,;]+),\s*([^,;]+);")
 _EXTERN = re.compile(r"^\.extern \.func[^;]*?(llvm\.[\w.]+)", re.M)
 _PARSE_ERROR = re.compile(r"<string>:(\d+):(\d+): error: (.*)")
 
@@ -89,10 +90,20 @@ def emit_ptx(llir: str, target: Target, opt_level: int = 1, isolated: bool = Fal
     module = _parse(llir)
     machine = _target_machine(target.name, f"+ptx{target.ptx_version}")
     _optimise(module, machine, opt_level)
-    ptx: str = machine.emit_assembly(module)
+    ptx = _PACKED_SUM.sub(_unpacked_sum, machine.emit_assembly(module))
     if unknown := _EXTERN.search(ptx):
         raise InternalError(f"LLVM does not know the intrinsic `{unknown[1]}`")
     return ptx
+
+
+def _unpacked_sum(found: re.Match[str]) -> str:
+    """Two sums of 16 bits in one register, by operations of 32 bits. From sm_90 on LLVM makes them
+    of vectors, also of 32-bit ones that need 16 bits only; of `add.s16x2` with a constant ptxas,
+    nvJitLink and the driver of CUDA 13.0 lose the constant's upper half (13.5 does not)."""
+    d, a, b = found.groups()
+    return (f"{{ .reg .b32 x, y; and.b32 x, {a}, 0x7fff7fff; and.b32 y, {b}, 0x7fff7fff; "
+            f"add.u32 x, x, y; xor.b32 y, {a}, {b}; and.b32 y, y, 0x80008000; "
+            f"xor.b32 {d}, x, y; }}")
 
 
 def _parse(llir: str) -> Any:
