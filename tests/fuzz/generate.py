@@ -417,7 +417,7 @@ class Generator:
         rng, i = self.rng, self.name("i")
         lo, hi, step = rng.choice([(0, 3, 1), (0, 2, 1), (1, 9, 3), (0, 0, 1), (5, 0, -2),
                                    (0, 5, 1), (2, 7, 2), (-3, 2, 1)])
-        if rng.random() < 0.4 and step > 0:
+        if rng.random() < 0.4 and step > 0 and lo >= 0:  # the argument may have no sign
             hi = self.put("mod", self.number_argument(), 5)
         over, options = "range", {}
         if isinstance(hi, int) and rng.random() < 0.2:

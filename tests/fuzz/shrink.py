@@ -177,7 +177,7 @@ def _smaller(program: Program) -> Iterator[Program]:
                for n in s.attrs.get("shape", ()) if isinstance(n, int)}
     for n in sorted(extents, reverse=True):
         for less in (1, 2, 4, n // 2):
-            if less < n:
+            if 0 < less < n:
                 body = copy.deepcopy(program.body)
                 for s in walk(body):
                     if isinstance(s, Let) and "shape" in s.attrs:
