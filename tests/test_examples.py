@@ -145,7 +145,12 @@ def small(module, name):
         raise AssertionError(f"no small run of {name}")
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+# What the passes make of these is validated in test_validation.py.
+LONG = ("07_attention", "11_descriptor_attention", "13_long_rows", "15_explicit_gradients")
+
+
+@pytest.mark.parametrize("path", [
+    pytest.param(p, id=p.stem, marks=[pytest.mark.full] if p.stem in LONG else []) for p in EXAMPLES])
 def test_every_stage_gives_the_result(path, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(path.parent))
     recorder = Recorder()
