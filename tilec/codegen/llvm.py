@@ -97,13 +97,12 @@ def emit_ptx(llir: str, target: Target, opt_level: int = 1, isolated: bool = Fal
 
 
 def _unpacked_sum(found: re.Match[str]) -> str:
-    """Two sums of 16 bits in one register, by operations of 32 bits. From sm_90 on LLVM makes them
-    of vectors, also of 32-bit ones that need 16 bits only; of `add.s16x2` with a constant ptxas,
+    """Two sums of 16 bits that share a register, one by one. From sm_90 on LLVM packs those of
+    vectors, also of 32-bit ones that need 16 bits only; of `add.s16x2` with a constant ptxas,
     nvJitLink and the driver of CUDA 13.0 lose the constant's upper half (13.5 does not)."""
     d, a, b = found.groups()
-    return (f"{{ .reg .b32 x, y; and.b32 x, {a}, 0x7fff7fff; and.b32 y, {b}, 0x7fff7fff; "
-            f"add.u32 x, x, y; xor.b32 y, {a}, {b}; and.b32 y, y, 0x80008000; "
-            f"xor.b32 {d}, x, y; }}")
+    return (f"{{ .reg .b16 l, h, m, n; mov.b32 {{l, h}}, {a}; mov.b32 {{m, n}}, {b}; "
+            f"add.s16 l, l, m; add.s16 h, h, n; mov.b32 {d}, {{l, h}}; }}")
 
 
 def _parse(llir: str) -> Any:
