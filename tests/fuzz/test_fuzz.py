@@ -3,10 +3,12 @@ faults that it finds and shrinks, and that it draws the whole language."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -192,5 +194,7 @@ def test_a_failure_prints_as_a_program_that_shows_it(tmp_path: Any) -> None:
     text = command.shown(program, wrong, "ptx")
     path = tmp_path / "shown.py"
     path.write_text(text)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True,
+                          env=os.environ | {"PYTHONPATH": root})
     assert done.stdout == "o[3] is 1.0, expected 2.0\n"
