@@ -1,16 +1,19 @@
 """Plant each fault that `planted/` lists in a copy of the tree and run the tests that reach it:
 
     python -m tests.mutation                 all mutants; the tests that reach them are found first
+    python -m tests.mutation --resume        those that an interrupted run left, with what it found
     python -m tests.mutation --only axis     those whose name holds a text
     python -m tests.mutation --report        the table of docs/testing.md from the last results
 
 A mutant is killed by a test that fails or takes far longer than it did; the tests that reach it
-run from short to long, with -x. One that lives meets the whole of `make test`.
+run from short to long, with -x. A line that no test is seen to reach, since it runs on import,
+meets the whole of `make test`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -30,8 +33,7 @@ from tests.mutation.mutant import Mutant, planted, probed
 
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = planted(Path(__file__).with_name("planted"))
-RESULTS = Path(__file__).with_name("results.json")
-BATCHES = (20.0, 90.0)  # seconds of tests, by the time each took, that a first and second run take
+BATCHES = (10.0, 60.0)  # seconds of tests, by the time each took, that a first and second run take
 SLOWER = 5.0  # a run that takes that many times as long as it should hangs
 LEAST = 120.0  # seconds that any run may take
 
@@ -65,11 +67,15 @@ def pytest_in(folder: Path, arguments: Sequence[str], limit: float, **more: str
 
 
 class Reach:
-    """Which tests reach which mutant, and how long each test takes."""
+    """Which tests reach which mutant, by its name, and how long each test takes."""
 
-    def __init__(self, mutants: Sequence[Mutant], jobs: int, chosen: Sequence[str]) -> None:
-        self.tests: dict[Mutant, list[str]] = {}
-        self.seconds: dict[str, float] = {}
+    def __init__(self, tests: dict[str, list[str]], seconds: dict[str, float]) -> None:
+        self.tests = tests
+        self.seconds = seconds
+
+    @classmethod
+    def measured(cls, mutants: Sequence[Mutant], jobs: int, chosen: Sequence[str]) -> Reach:
+        """From one run of the tests with a probe at each mutant's line."""
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             copy_tree(folder)
@@ -83,36 +89,35 @@ class Reach:
             hits.mkdir()
             pytest_in(folder, ["-n", str(jobs), "-p", "tests.mutation.durations", *chosen], 7200,
                       MUTATION_HITS=str(hits), MUTATION_DURATIONS=str(report))
-            self.seconds = json.loads(report.read_text())
+            seconds = json.loads(report.read_text())
             reached: dict[int, set[str]] = defaultdict(set)
             for file in hits.iterdir():
                 for line in file.read_text().splitlines():
                     number_text, _, test = line.partition("\t")
                     reached[int(number_text)].add(test)
-        for number, mutant in enumerate(mutants):
-            tests = reached[number] & self.seconds.keys()
-            self.tests[mutant] = sorted(tests, key=lambda t: self.seconds[t])
+        return cls({mutant.name: sorted(reached[number] & seconds.keys(), key=lambda t: seconds[t])
+                    for number, mutant in enumerate(mutants)}, seconds)
 
     def batches(self, mutant: Mutant) -> list[list[str]]:
-        """The tests that reach it: the shortest, more, and all; then whatever there is ([])."""
+        """The tests that reach it: the shortest, more, and all; or, if there are none, whatever
+        there is ([])."""
+        tests = self.tests[mutant.name]
         out: list[list[str]] = []
         for budget in BATCHES:
             batch, total = [], 0.0
-            for test in self.tests[mutant]:
+            for test in tests:
                 total += self.seconds[test]
                 if total > budget and batch:
                     break
                 batch.append(test)
-            if batch and batch not in out:
+            if batch not in out:
                 out.append(batch)
-        return [*out, []]
+        return out if tests in out else [*out, tests]
 
 
-def killer(mutant: Mutant, folder: Path, reach: Reach, whole: bool) -> str:
+def killer(mutant: Mutant, folder: Path, reach: Reach) -> str:
     """The test that kills a mutant planted in `folder`; "" where it lives."""
     for batch in reach.batches(mutant):
-        if not batch and not whole:
-            break
         expected = sum(reach.seconds[t] for t in batch or reach.seconds)
         arguments = ["-x", "--tb=no", "-rfE"]
         if batch:
@@ -128,16 +133,15 @@ def killer(mutant: Mutant, folder: Path, reach: Reach, whole: bool) -> str:
     return ""
 
 
-def run(mutants: Sequence[Mutant], jobs: int, whole: bool, chosen: Sequence[str]
-        ) -> dict[str, dict[str, Any]]:
-    """What killed each mutant, by its name."""
-    reach = Reach(mutants, jobs, chosen)
-    out: dict[str, dict[str, Any]] = {}
+def run(mutants: Sequence[Mutant], jobs: int, reach: Reach, results: dict[str, dict[str, Any]],
+        file: Path) -> None:
+    """Add to `results`, and to their file, what killed each mutant, by its name."""
     with tempfile.TemporaryDirectory() as name:
         folders: SimpleQueue[Path] = SimpleQueue()
         for k in range(jobs):
             copy_tree(Path(name, str(k)))
             folders.put(Path(name, str(k)))
+        done, names = itertools.count(1), {m.name for m in MUTANTS}
 
         def one(mutant: Mutant) -> None:
             folder, began = folders.get(), time.monotonic()
@@ -145,18 +149,19 @@ def run(mutants: Sequence[Mutant], jobs: int, whole: bool, chosen: Sequence[str]
             text = path.read_text()
             path.write_text(mutant.apply(text))
             try:
-                by = killer(mutant, folder, reach, whole)
+                by = killer(mutant, folder, reach)
             finally:
                 path.write_text(text)
                 folders.put(folder)
-            out[mutant.name] = {"kind": mutant.kind, "killed_by": by,
-                                "reached_by": len(reach.tests[mutant])}
-            print(f"{len(out):4} of {len(mutants)}  {time.monotonic() - began:6.1f} s  "
+            results[mutant.name] = {"kind": mutant.kind, "killed_by": by,
+                                    "reached_by": len(reach.tests[mutant.name])}
+            kept = {name: dict(results[name]) for name in sorted(names & results.keys())}
+            file.write_text(json.dumps(kept, indent=0) + "\n")
+            print(f"{next(done):4} of {len(mutants)}  {time.monotonic() - began:6.1f} s  "
                   f"{by or 'LIVES'}  {mutant.name}", flush=True)
 
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(one, mutants))
-    return out
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
@@ -185,17 +190,24 @@ def main() -> int:
     parser.add_argument("--only", default="", help="mutants whose name holds this text")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--tests", nargs="*", default=[], help="folders of tests; all if left out")
-    parser.add_argument("--reached", action="store_true",
-                        help="survivors do not meet the tests that never reach their line")
+    parser.add_argument("--resume", action="store_true",
+                        help="go on with a run that was interrupted")
+    parser.add_argument("--into", type=Path, default=Path(__file__).parent,
+                        help="the folder of results.json and reach.json")
     parser.add_argument("--report", action="store_true", help="print the last results")
     given = parser.parse_args()
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    file, reach_file = given.into / "results.json", given.into / "reach.json"
+    results = json.loads(file.read_text()) if file.exists() else {}
     if not given.report:
         mutants = [m for m in MUTANTS if given.only in m.name]
-        results |= run(mutants, given.jobs, not given.reached, given.tests)
-        names = {m.name for m in MUTANTS}
-        results = {name: results[name] for name in sorted(results) if name in names}
-        RESULTS.write_text(json.dumps(results, indent=0) + "\n")
+        if given.resume and reach_file.exists():
+            reach = Reach(**json.loads(reach_file.read_text()))
+            mutants = [m for m in mutants if m.name in reach.tests and m.name not in results]
+        else:
+            results = {} if not given.only else results
+            reach = Reach.measured(mutants, given.jobs, given.tests)
+            reach_file.write_text(json.dumps(vars(reach)))
+        run(mutants, given.jobs, reach, results, file)
     print(table(results))
     equivalent = {m.name for m in MUTANTS if m.equivalent}
     return int(any(not r["killed_by"] for n, r in results.items() if n not in equivalent))

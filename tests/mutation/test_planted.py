@@ -63,8 +63,9 @@ def test_a_line_that_stands_twice_is_refused() -> None:
 
 
 @pytest.mark.full
-def test_a_fault_in_the_bits_of_layouts_is_killed() -> None:
+def test_a_fault_in_the_bits_of_layouts_is_killed(tmp_path) -> None:
     made = subprocess.run([sys.executable, "-m", "tests.mutation", "--only", "low = mask & -mask",
-                           "--jobs", "1", "--reached", "--tests", "tests/ir/test_linear.py"],
+                           "--jobs", "1", "--into", str(tmp_path),
+                           "--tests", "tests/ir/test_linear.py"],
                           cwd=TREE, capture_output=True, text=True)
     assert "1 of 1 that are not equivalent: 100.0 %" in made.stdout, made.stdout + made.stderr
