@@ -12,7 +12,7 @@ import numpy as np
 
 from tilec.codegen.context import CodeGen, compute, fragment_of, lower
 from tilec.codegen.elementwise import lower_elementwise
-from tilec.codegen.emit import POINTER, Emit, Reg
+from tilec.codegen.emit import POINTER, Reg
 from tilec.codegen.values import Index, Tile, align, plan, take, uniform
 from tilec.eval.dtypes import dtype_of
 from tilec.ir import ops
@@ -156,34 +156,23 @@ def _cast(cg: CodeGen, op: ops.Cast) -> None:
 
 @compute(ops.AddPtr)
 def _add_scalars(cg: CodeGen, op: ops.AddPtr, pointer: Reg, offset: Reg) -> Reg:
-    """An address, in bytes: LLVM's StraightLineStrengthReduce looks through the sign extension of
-    an index and takes x + 1, where it wraps, for the neighbour of x; of an index that is scaled to
-    bytes it does not, and `_apart` keeps it from scalars."""
-    e, size = cg.e, pointee_of(op.ptr.type).bytes
-    signed = scalar_of(op.offset.type).is_signed
-    wide = e.resize(offset, "i64", signed)
-    if not pointer.n and wide.ref.startswith("%"):
-        pointer, wide = _apart(e, pointer, wide)
-    elif size == 1 and signed and offset.bits < 64 and cg.axis.get(op.offset).constant is None:
-        wide = e.per_lane(
-            lambda x: e.asm("cvt.s64.s32 $0, $1;", "=l,r", (x,), ("i64",), False)[0],
-            e.resize(offset, "i32", True))
-    steps = e.int_op("mul", wide, size)
-    return e.new(f"getelementptr i8, {pointer.type} {pointer.ref}, {steps.type} {steps.ref}",
-                 POINTER, pointer.n)
-
-
-def _apart(e: Emit, pointer: Reg, offset: Reg) -> tuple[Reg, Reg]:
-    """The same values, which LLVM does not relate to those of other addresses.
+    """An address whose offset LLVM does not relate to others, nor, of a scalar, its base: by
+    intrinsics that are dropped when instructions are selected.
 
     NVPTX always runs straight-line strength reduction (SLSR). It compares an address with all
     earlier ones of the same base or offset: 1,000 loads and stores took 25 s, 23 of them here. And
-    in LLVM 22 it adds the difference of two narrow offsets, sign-extended, to the address of the
-    first, which is wrong where an offset has wrapped. So each address has a base and an offset of
-    its own, by intrinsics that are dropped when instructions are selected.
+    in LLVM 22 it looks through the sign extension of an offset: it takes x + 1 for the neighbour of
+    x, where that wraps, too.
     """
-    base = e.call("llvm.launder.invariant.group.p1", POINTER, 0, (pointer,))
-    return base, e.call("llvm.expect.i64", "i64", 0, (offset, e.const(0, "i64")))
+    e, size = cg.e, pointee_of(op.ptr.type).bytes
+    wide = e.resize(offset, "i64", scalar_of(op.offset.type).is_signed)
+    if cg.axis.get(op.offset).constant is None and wide.ref.startswith("%"):
+        wide = e.per_lane(lambda x: e.call("llvm.expect.i64", "i64", 0, (x, e.const(0, "i64"))),
+                          wide)
+        if not pointer.n:
+            pointer = e.call("llvm.launder.invariant.group.p1", POINTER, 0, (pointer,))
+    return e.new(f"getelementptr i{8 * size}, {pointer.type} {pointer.ref}, "
+                 f"{wide.type} {wide.ref}", POINTER, pointer.n)
 
 
 @lower(ops.AddPtr)
