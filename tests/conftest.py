@@ -1,10 +1,11 @@
 """Shared by all tests: the seeded random generator, --update-golden and
---update-ratchet, verification after passes, checks in the simulator."""
+--update-ratchet, samples of long tables, verification after passes, checks in the simulator."""
 
 from __future__ import annotations
 
 import os
 import zlib
+from collections import defaultdict
 
 import hypothesis
 import numpy as np
@@ -23,6 +24,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help="rewrite the CHECK lines of tests/lit from what the passes print now")
     parser.addoption("--update-ratchet", action="store_true",
                      help="store today's figures in tests/ratchet.json")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`@pytest.mark.sample(n)`: of a test's cases n, drawn by the hashes of their names, run in
+    `make test`, the others in `make test-full` only."""
+    cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        mark = item.get_closest_marker("sample")
+        if mark is not None and item.get_closest_marker("full") is None:
+            cases[item.nodeid.partition("[")[0], mark.args[0]].append(item)
+    for (_, drawn), group in cases.items():
+        for item in sorted(group, key=lambda i: zlib.crc32(i.nodeid.encode()))[drawn:]:
+            item.add_marker(pytest.mark.full)
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ def main_loop(kernel: sim.Kernel) -> tuple[int, int]:
 @pytest.mark.parametrize("b", ["rows", "columns"])
 @pytest.mark.parametrize("a", ["rows", "columns"])
 @pytest.mark.parametrize("kind", SIZES)
+@pytest.mark.sample(4)
 def test_no_conflicts(kind: str, a: str, b: str) -> None:
     size = SIZES[kind]
     found, conflicts = counted({"kind": kind, "block": BLOCK, "a": a, "b": b, "edges": "exact",

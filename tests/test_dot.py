@@ -69,6 +69,7 @@ def batched(a_ptr, b_ptr, o_ptr, B: tl.constexpr, M: tl.constexpr, N: tl.constex
 @pytest.mark.parametrize(("shape", "num_warps"), [
     ((2, 16, 16, 16), 4), ((3, 16, 8, 32), 2), ((5, 32, 24, 24), 4), ((4, 8, 8, 8), 8),
     ((1, 16, 16, 16), 16)])
+@pytest.mark.sample(4)
 def test_batched(kind: str, shape: tuple[int, ...], num_warps: int) -> None:
     dtype, result, precision, tolerance = KINDS[kind]
     batch, m, n, k = shape
@@ -155,6 +156,7 @@ def reduced(a_ptr, b_ptr, r_ptr, c_ptr, i_ptr, M: tl.constexpr, N: tl.constexpr,
 
 @pytest.mark.parametrize(("shape", "num_warps"), [((32, 32, 16), 4), ((48, 40, 32), 2),
                                                   ((17, 9, 16), 4), ((16, 64, 16), 8)])
+@pytest.mark.sample(2)
 def test_reductions_of_a_result(shape: tuple[int, int, int], num_warps: int) -> None:
     """Slices of a dot's layout, along both of its dimensions."""
     m, n, k = shape

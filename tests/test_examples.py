@@ -152,6 +152,7 @@ LONG = ("07_attention", "11_descriptor_attention", "13_long_rows", "15_explicit_
 @pytest.mark.parametrize("path", [
     pytest.param(p, id=p.stem, marks=[pytest.mark.full] if p.stem in LONG else [])
     for p in EXAMPLES])
+@pytest.mark.sample(3)
 def test_every_stage_gives_the_result(path, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(path.parent))
     recorder = Recorder()

@@ -199,6 +199,7 @@ def cast_kernel(x_ptr, o_ptr, B: tl.constexpr, T: tl.constexpr):
 
 
 @pytest.mark.parametrize("src", DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.sample(4)
 def test_casts(src, rng) -> None:
     x = random(rng, (64,), src)
     if np.dtype(src).kind not in "iub":
@@ -228,6 +229,7 @@ SHAPES = [(1, 64), (16, 32), (24, 40), (5, 100), (64, 1), (128, 2)]
 @pytest.mark.parametrize(("shape", "axis", "warps"),
                          [(s, a, w) for (s, a), w in zip(itertools.product(SHAPES, (0, 1)),
                                                          itertools.cycle((4, 1, 8, 2)))])
+@pytest.mark.sample(3)
 def test_reductions(shape, axis, warps, rng) -> None:
     for dtype in (np.int32, np.float32, np.int8):
         x = random(rng, shape, dtype)

@@ -24,6 +24,7 @@ example = load_example("13_long_rows")
     (4, 1, "float32", 0, None),
     (3, 33, "float32", 0, None),
 ])
+@pytest.mark.sample(3)
 def test_as_ptx(rows, cols, dtype, pitch, how):
     with knobs.scope(run="ptx", check=True):
         example.check_kernels(rows, cols, dtype, 2e-2 if dtype == "bfloat16" else 2e-3, pitch, how)

@@ -52,6 +52,7 @@ def test_covering_sets_cover() -> None:
 
 
 @pytest.mark.parametrize("config", [pytest.param(c, id=shown(c)) for c in covering(FACTORS)])
+@pytest.mark.sample(16)
 def test_pairs(config: dict[str, Any]) -> None:
     check(config)
 
@@ -125,6 +126,7 @@ def main_loop(ptx: str) -> str:
 
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize("num_stages", [2, 3, 4])
+@pytest.mark.sample(2)
 def test_ptx_for_ampere(num_stages: int, columns: bool) -> None:
     made = example_matmul("sm_80", (128, 128, 64), columns, num_stages)
     ptx = made.asm["ptx"]

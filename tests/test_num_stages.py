@@ -40,6 +40,7 @@ def same_bits(kernel: tilec.JITFunction, args: dict[str, Any], constexprs: dict[
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sample(3)
 def test_products(kind: str, rng) -> None:
     deep = KINDS[kind].operand in (np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
     p = product({"kind": kind, "block": (32, 32, 32 if deep else 16), "a": "rows", "b": "rows",
@@ -259,6 +260,7 @@ def test_loads_used_twice(dtype: Any, rng) -> None:
 @pytest.mark.parametrize(("kind", "a", "b", "copied"), [
     ("f16", "rows", "columns", 0), ("i8", "rows", "rows", 0), ("e4m3", "columns", "columns", 0),
     ("tf32", "rows", "rows", 2)])
+@pytest.mark.sample(2)
 def test_narrow_loads(kind: str, a: str, b: str, copied: int, rng) -> None:
     """Rows of odd length: a thread reads an element at a time."""
     p = product({"kind": kind, "block": (32, 32, 32), "a": a, "b": b, "edges": "odd", "steps": 4},

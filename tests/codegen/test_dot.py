@@ -93,6 +93,7 @@ SHAPES = [(32, 16, 32), (16, 8, 64), (48, 40, 96), (8, 8, 16), (24, 12, 48), (17
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("element", "total"), KINDS)
+@pytest.mark.sample(16)
 def test_tensor_cores(element: str, total: str, shape: tuple[int, int, int]) -> None:
     check(element, total, shape, mma(element), width(element))
 
@@ -100,6 +101,7 @@ def test_tensor_cores(element: str, total: str, shape: tuple[int, int, int]) -> 
 @pytest.mark.parametrize("shape", [(16, 16, 16), (48, 40, 24), (17, 3, 5), (1, 1, 1), (2, 64, 20)],
                          ids=str)
 @pytest.mark.parametrize(("element", "total"), [*KINDS, ("bf16", "bf16")])
+@pytest.mark.sample(12)
 def test_multiply_adds(element: str, total: str, shape: tuple[int, int, int]) -> None:
     check(element, total, shape, BLOCKED, 1, "ieee")
 
@@ -157,6 +159,7 @@ def test_integers_wrap() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("element", "total"), KINDS)
+@pytest.mark.sample(10)
 def test_instruction_links(element: str, total: str, target: str) -> None:
     params, body = kernel(element, total, (32, 16, 64), mma(element), width(element))
     llir, _, ptx = compiled(params, body, 2, target)

@@ -127,6 +127,7 @@ def test_fp8_has_no_arithmetic(dtype: str) -> None:
 
 @pytest.mark.parametrize("target", [pytest.param("sm_80", marks=pytest.mark.full), "sm_90a"])
 @pytest.mark.parametrize("src", DTYPES)
+@pytest.mark.sample(4)
 def test_casts(src: str, target: str) -> None:
     a = samples(src, N, 1)
     for dst in DTYPES:
@@ -189,6 +190,7 @@ def bound(name: str, dtype: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", ["exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "sqrt",
                                   "rsqrt", "floor", "ceil"])
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.sample(12)
 def test_math(dtype: str, name: str) -> None:
     x = arguments(name, dtype)
     with np.errstate(all="ignore"):

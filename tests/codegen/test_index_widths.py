@@ -218,6 +218,7 @@ def test_what_wraps(kernel: JITFunction, level: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
+@pytest.mark.sample(6)
 def test_same_bits(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path)
 

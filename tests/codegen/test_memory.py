@@ -134,6 +134,7 @@ def test_modifiers(load: str, store: str, want_load: str, want_store: str, mask:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["i8", "bf16", "f32", "f64"])
+@pytest.mark.sample(5)
 def test_ptxas_accepts_all_modifiers(dtype: str, target: str) -> None:
     lines, number = [], 0
     for load, store, _, _ in MODIFIERS:

@@ -53,6 +53,7 @@ def some(pair: int, shape: int) -> tuple[object, ...]:
 @pytest.mark.parametrize("src,dst,shape", [
     pytest.param(*pair, shape, marks=some(i, j))
     for i, pair in enumerate(PAIRS) for j, shape in enumerate(SHAPES)])
+@pytest.mark.sample(15)
 def test_convert_layout(src: str, dst: str, shape: tuple[int, int]) -> None:
     x = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
     same(moved("gpu.convert_layout(%v)", "f32", x, LAYOUTS[src], shape, LAYOUTS[dst]), x)
@@ -124,6 +125,7 @@ def test_broadcasts_compute_once() -> None:
     "nvmma_shared<{swizzleBytes = 64, transposed = false, elementBits = 32}>"])
 @pytest.mark.parametrize("shape", [(32, 32), (16, 96), (48, 32)])
 @pytest.mark.parametrize("src,dst", [("rows", "columns"), ("mma", "wide")])
+@pytest.mark.sample(5)
 def test_shared_buffers(shared: str, shape: tuple[int, int], src: str, dst: str) -> None:
     a, b = LAYOUTS[src], LAYOUTS[dst]
     dims = "x".join(map(str, shape))

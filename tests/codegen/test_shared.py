@@ -119,6 +119,7 @@ MARKED = [pytest.param(i, marks=() if i * 7 % 11 < 2 else (pytest.mark.full,))
 
 
 @pytest.mark.parametrize("number", MARKED)
+@pytest.mark.sample(12)
 def test_every_pair_of_layouts(number: int) -> None:
     src, shared, dst = CASES[number]
     shape = SHAPES[number % len(SHAPES)]
@@ -137,6 +138,7 @@ PARTS = [((32, 32), (32, 16), (0, 16)), ((48, 64), (16, 16), (32, 48)),
 
 @pytest.mark.parametrize("trans", [False, True])
 @pytest.mark.parametrize("number", range(len(PARTS)))
+@pytest.mark.sample(4)
 def test_parts_of_buffers(number: int, trans: bool) -> None:
     shape, part, at = PARTS[number]
     for i, (shared, dst) in enumerate(itertools.islice(

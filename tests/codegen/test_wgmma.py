@@ -136,6 +136,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.sample(8)
 def test_forms(form: str) -> None:
     config = FORMS[form]
     module = product(**config)
@@ -213,6 +214,7 @@ def test_one_asm_a_step() -> None:
 @pytest.mark.parametrize(("name", "products", "groups", "registers"), [
     ("gemm_a_branch.tir", 4, 1, 168), ("attention_e1.tir", 32, 4, 200),
     ("gemm_c_e2.tir", 4, 1, 168), pytest.param("attention_f3nf.tir", 32, 4, 168, marks=by_ptxas)])
+@pytest.mark.sample(2)
 def test_sass(name: str, products: int, groups: int, registers: int) -> None:
     """Nothing serialised, nothing spilled; only the last product of a group waits to be counted."""
     kernel = tilec.load(FOLDER / name)

@@ -79,6 +79,7 @@ FAULTS: dict[str, tuple[Callable[[Module], None], str]] = {
 
 @levels
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.sample(6)
 def test_faults(fault: str, lowered: bool) -> None:
     plant, message = FAULTS[fault]
     for seed in SEEDS:

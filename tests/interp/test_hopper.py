@@ -38,6 +38,7 @@ def test_gemm(name: str, extents: tuple[int, int, int], grid: int, lowered: bool
 @pytest.mark.parametrize("grid", [1, 3])
 @pytest.mark.parametrize("extents", [(1, 1), (2, 128), (3, 129), (2, 300), (1, 640)], ids=str)
 @pytest.mark.parametrize("name", [ATTENTION, OVERLAPPED])
+@pytest.mark.sample(10)
 def test_attention(name: str, extents: tuple[int, int], grid: int, lowered: bool) -> None:
     args, want = attention_args(*extents, seed=sum(extents))
     run(fixture(name, lowered), "attention", args, grid, seed=grid)

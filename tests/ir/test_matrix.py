@@ -54,6 +54,7 @@ LAYOUTS: list[RegisterLayout] = [
 
 @pytest.mark.parametrize("shape", SHAPES[1::2])
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.sample(4)
 def test_plans_do_what_the_map_says(shape: tuple[int, int], size: int) -> None:
     found = 0
     for layout in [*LAYOUTS, writer(shape, size, (1, 0), 4)]:

@@ -44,6 +44,7 @@ def test_ranks_count_along_axis_0(size: int) -> None:
 @pytest.mark.parametrize(("size", "columns", "dtype"), [
     (1, 100, np.float32), (2, 333, np.float32), (4, 1024, np.float16), (8, 900, np.float32),
     (4, 150, ml_dtypes.bfloat16)])  # of the last two, the last parts are empty
+@pytest.mark.sample(2)
 def test_softmax(size: int, columns: int, dtype: Any, rng: np.random.Generator) -> None:
     x = (4 * rng.standard_normal((3, columns))).astype(dtype)
     y = np.empty_like(x)

@@ -95,6 +95,7 @@ BLOCKS = [((64, 320, 32), False, 4, True), ((64, 272, 32), False, 4, True),
 
 
 @pytest.mark.parametrize(("block", "turned", "warps", "wgmma"), BLOCKS)
+@pytest.mark.sample(2)
 def test_odd_blocks(block, turned, warps, wgmma, rng):
     args, want = operands(rng, block, 2 * block[2], ml_dtypes.bfloat16, turned)
     runs([*args, 2 * block[2], 1, False, turned], want, wgmma, ("ptx",), num_warps=warps)

@@ -42,6 +42,7 @@ REGISTERS = [
 @pytest.mark.parametrize("layout", REGISTERS, ids=lambda x: type(x).__name__)
 @pytest.mark.parametrize("shared", [None, tlg.Swizzled(4, 1, 8, [1, 0]),
                                     tlg.NvmmaShared(64, False, 32)], ids=str)
+@pytest.mark.sample(3)
 def test_layouts_and_views(layout, shared, rng):
     x, y = rng.standard_normal((64, 40)).astype(np.float32), np.empty((32, 64), np.float32)
     kernel = turned.warmup(x, y, 40, LAYOUT=layout, SHARED=shared, grid=(1,), **HOPPER)
@@ -194,6 +195,7 @@ def typed(a_ptr, b_ptr, c_ptr, sums, N: tl.constexpr, SUM: tl.constexpr, REGISTE
     (np.int8, np.int32, tl.int32), (np.uint8, np.int32, tl.int32),
     (ml_dtypes.float8_e4m3fn, np.float32, tl.float32), (np.float32, np.float32, tl.float32),
     (ml_dtypes.float8_e5m2, np.float16, tl.float16), (np.float16, np.float16, tl.float16)])
+@pytest.mark.sample(3)
 def test_types_of_products(operand, total, SUM, registers, rng):
     low, n = 0 if operand is np.uint8 else -3, 64 if operand is np.float32 else 48
     a, b = (rng.integers(low, 4, s).astype(operand) for s in ((128, 64), (n, 64)))
@@ -448,6 +450,7 @@ def pipelined(a, b, c, STAGES: tl.constexpr):
 
 @pytest.mark.parametrize("stages", [2, 3, 5])
 @pytest.mark.parametrize("k", [32, 200])
+@pytest.mark.sample(2)
 def test_emit_pipeline(stages, k, rng):
     a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((140, k), (k, 72)))
     c = np.empty((140, 72), np.float32)

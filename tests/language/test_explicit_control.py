@@ -85,6 +85,7 @@ WANTED = {
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 @pytest.mark.parametrize("kernel", WANTED, ids=lambda k: k.name)
+@pytest.mark.sample(4)
 def test_control_flow(kernel, n, rng):
     a, b, p = (rng.integers(-3, 4, (64, 64)).astype(np.float16) for _ in range(3))
     c = np.empty((64, 64), np.float32)
@@ -130,6 +131,7 @@ def with_empty(a, b, c_ptr, STAGES: tl.constexpr, BY: tl.constexpr):
 
 @pytest.mark.parametrize("by", ["thread", "warp"])
 @pytest.mark.parametrize("stages, steps", [(1, 3), (2, 5), (3, 2)])
+@pytest.mark.sample(2)
 def test_a_ring_with_two_barriers_a_slot(stages, steps, by, rng):
     k = 64 * steps
     a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((128, k), (k, 64)))

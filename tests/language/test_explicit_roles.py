@@ -303,6 +303,7 @@ EXAMPLE = load_example("14_explicit_attention")
 @pytest.mark.parametrize("ws", [True, False])
 @pytest.mark.parametrize("causal, heads, rows, columns", [
     (False, 1, 70, 130), (True, 2, 70, 130), (True, 1, 70, 30)])
+@pytest.mark.sample(2)
 def test_attention(ws, causal, heads, rows, columns):
     """Ragged blocks, fewer keys than queries and more, several tiles a program."""
     q, k, v = (EXAMPLE.support.normal(i, heads, n, 64).astype(np.float16)

@@ -43,6 +43,7 @@ def check(shape: tuple[int, int], dtype: type, layout: object = None) -> None:
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.float32])
 @pytest.mark.parametrize("rows", [1, 4, 6, 12, 20, 64])
 @pytest.mark.parametrize("row_bytes", [16, 32, 64, 128, 256, 384])
+@pytest.mark.sample(27)
 def test_the_layout_by_default(rows, row_bytes, dtype) -> None:
     shape = rows, row_bytes // np.dtype(dtype).itemsize
     if rows == 64 or shape[1] <= 256 and (row_bytes < 384 or rows == 1):

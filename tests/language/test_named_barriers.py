@@ -62,6 +62,7 @@ def handing_over(args, warps, give=produce, take=consume):
 @pytest.mark.parametrize("warps, dtype, n", [
     ((1, 1), np.float32, 613), ((2, 1), np.int32, 613), ((4, 2), np.float16, 300),
     ((4, 8), np.float32, 613), ((2, 1), np.int32, 1)], ids=str)
+@pytest.mark.sample(2)
 def test_roles_hand_tiles_over(warps, dtype, n, rng):
     x = rng.integers(-9, 9, n).astype(dtype)
     y, total = np.empty(n, dtype), np.empty(1, dtype)

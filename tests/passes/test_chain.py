@@ -45,6 +45,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("heads", "shared", "rows", "columns", "d", "block", "warps", "stages", "causal", "element"),
     CASES)
+@pytest.mark.sample(2)
 def test_attention(heads, shared, rows, columns, d, block, warps, stages, causal, element, rng
                    ) -> None:
     attention = load_example(EXAMPLE)
@@ -102,6 +103,7 @@ def both_case(rng, n, depth, warps=4, **options):
 @pytest.mark.parametrize("n", [3, 32, 100, 256])
 @pytest.mark.parametrize("depth", [2, 3])
 @pytest.mark.parametrize("registers", [0, 96])
+@pytest.mark.sample(4)
 def test_a_block_read_in_both_stages(n, depth, registers, rng) -> None:
     """A slot more for it; and what pointers read comes a round ahead. With few registers nothing
     else runs ahead but copies."""
@@ -212,6 +214,7 @@ def linear_case(rng, rows, columns, lo, hi, stages, turned=False, warps=4, block
 
 @pytest.mark.parametrize(("lo", "hi"), [(0, 0), (7, 5), (0, 1), (16, 48), (0, 33), (32, 176)])
 @pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.sample(3)
 def test_rounds_of_a_loop_in_a_loop(lo, hi, stages, rng) -> None:
     """No round, one, and more than there are slots; the ring goes on from tile to tile. All numbers
     are whole, so that results are exact."""

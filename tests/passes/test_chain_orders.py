@@ -61,6 +61,7 @@ def late_vector(q, k, v, p_ptr, out, n, D: tl.constexpr, BN: tl.constexpr, SWAPP
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize(("d", "step", "stages", "registers"), [
     (64, 32, 1, 0), (64, 32, 2, 0), (64, 32, 3, 128), (128, 64, 2, 0), (128, 64, 2, 128)])
+@pytest.mark.sample(5)
 def test_any_order_of_loads(kernel, swapped, d, step, stages, registers) -> None:
     n = 2 * step + 6
     rng = np.random.default_rng(stages + registers)
@@ -118,6 +119,7 @@ def two_of_each(q, k, v, x, y, bias, out, other, n, HOW: tl.constexpr):
 @pytest.mark.parametrize("how", ["plain", "turned", "mixed", "biased"])
 @pytest.mark.parametrize(("d", "step", "stages", "warps", "registers"), [
     (64, 32, 2, 4, 0), (64, 32, 3, 4, 128), (64, 64, 2, 8, 160), (128, 64, 2, 8, 0)])
+@pytest.mark.sample(4)
 def test_products_in_any_order(how, d, step, stages, warps, registers) -> None:
     """All numbers are whole and small. No product is held up by ptxas (C75xx)."""
     rng, rows, n = np.random.default_rng(d + stages), 16 * warps, 2 * step + 6
@@ -165,6 +167,7 @@ def backwards(q, k, p_ptr, out_ptr, n, D: tl.constexpr, BN: tl.constexpr):
 
 @pytest.mark.parametrize("registers", [0, 96, 128])
 @pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.sample(2)
 def test_addresses_that_are_computed_in_each_round(registers, stages) -> None:
     rng = np.random.default_rng(registers)
     q, k = (rng.integers(-2, 3, (rows, 64)).astype(ml_dtypes.bfloat16) for rows in (150, 200))

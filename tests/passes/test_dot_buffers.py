@@ -55,6 +55,7 @@ def by_wgmma(config: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("config", [pytest.param(c, id=shown(c)) for c in covering(FACTORS)])
+@pytest.mark.sample(9)
 def test_products(config: dict[str, Any]) -> None:
     check(config)
     p = product(config, np.random.default_rng(zlib.crc32(shown(config).encode())))
@@ -67,6 +68,7 @@ def test_products(config: dict[str, Any]) -> None:
 # ---- stages
 @pytest.mark.parametrize("kind", ["f16", "bf16", *NARROW])
 @pytest.mark.parametrize("steps", [1, 2, 7])
+@pytest.mark.sample(4)
 def test_stages_change_no_bit(kind: str, steps: int, rng) -> None:
     p = product({"kind": kind, "block": (64, 32, 32), "a": "rows", "b": "columns",
                  "edges": "aligned", "steps": steps}, rng)
@@ -238,6 +240,7 @@ def scaled(a_ptr, b_ptr, c_ptr, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.co
 
 @pytest.mark.parametrize("held", [np.int8, np.float16, np.float32], ids=["i8", "f16", "f32"])
 @pytest.mark.parametrize("warps", [4, 8])
+@pytest.mark.sample(2)
 def test_a_in_registers(held: Any, warps: int, rng) -> None:
     m, n, k = 128, 32, 160
     a, b = rng.integers(-4, 5, (m, k)).astype(held), rng.integers(-4, 5, (k, n)).astype(np.float16)
@@ -331,6 +334,7 @@ def test_other_loads_stay_on_mma_sync(outside: bool, reason: str, rng) -> None:
     ({"edges": "odd"}, "of operand a a thread has less than 4 bytes side by side to copy"),
     ({"block": (64, 24, 128), "kind": "i8", "b": "trans"},
      "no instruction fits its extents and warps")])
+@pytest.mark.sample(2)
 def test_a_remark_says_why_not(change: dict[str, Any], reason: str, rng) -> None:
     config = {"kind": "f16", "block": (64, 64, 32), "a": "rows", "b": "rows", "edges": "exact",
               "steps": 2, **change}
@@ -385,6 +389,7 @@ BARRIERS = {"before the product": 0, "before the copies": 1, "after the loop": 2
 
 @pytest.mark.parametrize("level", ["gpu", "lowered"])
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.sample(4)
 def test_faults_are_found(fault: str, level: str) -> None:
     change, message = FAULTS[fault]
     module = ring(level=level)
@@ -421,6 +426,7 @@ def test_scratch_lies_in_the_ring_once_it_is_done() -> None:
 
 # ---- schedules by hand
 @pytest.mark.parametrize(("dot", "copies"), [(0, 0), (3, 0), (0, 7), (3, 7)])
+@pytest.mark.sample(2)
 def test_other_orders_of_a_round(dot: int, copies: int) -> None:
     check_schedule(lambda op: dot if isinstance(op, ops.Dot) else copies, -1)
 

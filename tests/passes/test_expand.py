@@ -55,6 +55,7 @@ CASES = list(itertools.product([(0, 2), (2, 1), (1, 1), (0, 3)], [(True, False),
 
 
 @pytest.mark.parametrize(("stages", "buffered", "orders"), CASES)
+@pytest.mark.sample(6)
 def test_loads(summing, stages, buffered, orders, rng) -> None:
     module = summing.clone()
     loop_of(module).num_stages = 4

@@ -83,6 +83,7 @@ def wide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     ("bf16", (True, True), 2, 3, 8 * 16, (48, 64, 64)),
     ("e4m3", (False, True), 3, 8, 0, (96, 80, 160)),
     ("i8", (False, True), 2, 8, 16, (80, 80, 96))])
+@pytest.mark.sample(2)
 def test_example_06(kind, ways, stages, group, pad, shape, rng) -> None:
     m, n, k = shape
     a, b = operand(rng, (m, k), kind, ways[0], pad), operand(rng, (k, n), kind, ways[1], pad)
@@ -346,6 +347,7 @@ def said(kind: str = "", start: int = 0, **types: str) -> str:
     ("volatile", "it is volatile"),
     ("used", "something else than a dot looks at it"),
     ("written", "not all operands of its dot are boxes of tensors that the kernel only reads")])
+@pytest.mark.sample(3)
 def test_what_is_no_box(kind: str, reason: str) -> None:
     assert reason in said(kind)
 

@@ -33,6 +33,7 @@ def nest(x_ptr, o_ptr, lo, hi, m, n, B: tl.constexpr, STEP: tl.constexpr, FLAT: 
 
 @pytest.mark.parametrize(("lo", "hi", "step"), [(0, 4, 1), (-3, 5, 3), (2, 2, 1), (3, 1, 1)])
 @pytest.mark.parametrize(("m", "n"), [(0, 5), (0, 2), (-3, 4), (0, 0), (4, -1)])
+@pytest.mark.sample(5)
 def test_same_bits(lo, hi, step, m, n, rng) -> None:
     block = 64
     x = rng.standard_normal((20, block)).astype(np.float32)
@@ -102,6 +103,7 @@ def persistent(a_ptr, b_ptr, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr,
 
 @pytest.mark.parametrize("programs", [1, 3, 9])
 @pytest.mark.parametrize("k", [16, 80])
+@pytest.mark.sample(2)
 def test_persistent_products_load_ahead_across_tiles(programs, k, rng) -> None:
     m, n = 57, 80
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))

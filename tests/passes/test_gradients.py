@@ -30,6 +30,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("heads", "shared", "rows", "columns", "d", "blocks", "warps", "depth", "causal", "element"),
     CASES)
+@pytest.mark.sample(3)
 def test_gradients(heads, shared, rows, columns, d, blocks, warps, depth, causal, element, roles,
                    rng) -> None:
     """Backward, of the float64 forward pass; scores are so low that exp of them alone is 0."""
@@ -69,6 +70,7 @@ def test_gradients(heads, shared, rows, columns, d, blocks, warps, depth, causal
 
 @pytest.mark.parametrize("roles", [False, True], ids=["one role", "by roles"])
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.sample(2)
 def test_what_ptxas_makes(causal, roles) -> None:
     attention = load_example(EXAMPLE)
     for kernel, names, (bm, bn) in ((attention.grad_queries_kernel, "q k v dout dq", (128, 64)),

@@ -257,6 +257,7 @@ def compiled(monkeypatch, args: list[Any], kind: str, guarded: bool) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "bn"), list(zip(COUNTS, (64, 32, 32, 64, 64), strict=True)))
+@pytest.mark.sample(2)
 def test_same_bits_at_all_levels(kind: str, bn: int, rng, monkeypatch) -> None:
     rows = columns = 150 if kind == "window" else 100
     args, (*inputs, out) = case(rng, rows, columns, bn)

@@ -210,6 +210,7 @@ def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+@pytest.mark.sample(5)
 def test_program_order(kernel: tilec.JITFunction, monkeypatch: pytest.MonkeyPatch) -> None:
     want = kernel_at(kernel, "tile")
     if kernel is not one_address_twice:

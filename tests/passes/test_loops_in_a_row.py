@@ -66,6 +66,7 @@ def case(rng, chained=False, more=False, stages=3, depth=160, warps=4):
 @pytest.mark.parametrize(("chained", "more", "stages", "warps"), [
     (False, False, 2, 4), (False, False, 3, 4), (False, True, 4, 4), (False, False, 1, 4),
     (False, True, 3, 8), (True, False, 2, 4), (True, False, 3, 4)])
+@pytest.mark.sample(2)
 def test_one_set_of_buffers(chained, more, stages, warps, rng) -> None:
     made, args, out, want = case(rng, chained, more, stages, warps=warps)
     text = made.asm["gpu"]

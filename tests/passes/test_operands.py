@@ -54,6 +54,7 @@ def orders(q, k, v, out, lo, n, KIND: tl.constexpr, UNROLL: tl.constexpr):
 @pytest.mark.parametrize(("lo", "n"), [(0, 100), (3, 4), (5, 5)])
 @pytest.mark.parametrize(("kind", "unroll"), [("v first", 1), ("between needs the rest", 1),
                                               ("plain", 2), ("plain", 3)])
+@pytest.mark.sample(9)
 def test_orders_of_a_chain(kind, unroll, lo, n, stages, rng) -> None:
     q, k, v = (rng.integers(-1, 2, (rows, 64)).astype(np.float16) for rows in (64, 100, 100))
     whole_k, whole_v = (np.vstack([x, np.zeros((60, 64))]).astype(np.float64) for x in (k, v))

@@ -46,6 +46,7 @@ def both(kernel: JITFunction, args: dict[str, Any], grid: tuple[int, ...],
 
 
 @pytest.mark.parametrize(("number", "kind"), list(enumerate(KINDS)), ids=list(KINDS))
+@pytest.mark.sample(3)
 def test_the_same_bits(number: int, kind: str, rng, monkeypatch) -> None:
     steps = 4 if number % 3 == 0 else 2
     p = product({"kind": kind, "block": (32, 48 if number % 2 else 32, steps * STEPS.get(kind, 8)),

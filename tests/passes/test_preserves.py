@@ -40,6 +40,7 @@ def follow(path: Path, text: str, seeds: int) -> None:
 
 
 @pytest.mark.parametrize(("path", "passes"), cases(), ids=lambda c: getattr(c, "stem", None))
+@pytest.mark.sample(19)
 def test_same_results(path: Path, passes: str) -> None:
     follow(path, passes, 1)
 

@@ -83,6 +83,7 @@ def random_loop(rng: np.random.Generator) -> Loop:
 
 
 @pytest.mark.parametrize("seed", range(24))
+@pytest.mark.sample(6)
 def test_random_chain(seed: int) -> None:
     rng = np.random.default_rng(seed)
     loop, warps = random_loop(rng), int(rng.choice([4, 8]))

@@ -40,6 +40,7 @@ def biased(a, b, bias, out, n_cols, LOOP: tl.constexpr):
     (np.float16, 64, 4, 1), (ml_dtypes.bfloat16, 128, 8, 1), (np.int8, 64, 4, 2),
     (np.int64, 32, 4, 1), (np.float64, 64, 8, 1), (np.float32, 16, 4, 1), (np.float32, 256, 4, 1),
 ])
+@pytest.mark.sample(10)
 def test_bias(element, bn, warps, turns, level, rng) -> None:
     """All numbers are whole and small, so that results are exact. Columns past the bias get 3."""
     m, n, k, known = 150, bn + 16, 96, bn + 5

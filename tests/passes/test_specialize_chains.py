@@ -46,6 +46,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("heads", "shared", "rows", "columns", "d", "block", "warps", "stages", "causal", "element",
      "programs"), CASES)
+@pytest.mark.sample(2)
 def test_attention_has_the_same_bits(heads, shared, rows, columns, d, block, warps, stages, causal,
                                      element, programs, rng) -> None:
     """With roles, few programs share all tiles, or one more than there are."""
@@ -85,6 +86,7 @@ def roles(module: Module) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize(("lo", "hi", "stages"), [
     (0, 0, 2), (7, 5, 3), (0, 2, 3), (0, 33, 2), (32, 176, 3)])
+@pytest.mark.sample(2)
 def test_rounds_of_a_loop_in_a_loop(lo, hi, stages, rng) -> None:
     """No round, one, and more than there are slots; the rings go on from tile to tile. All numbers
     are whole, so that results are exact."""

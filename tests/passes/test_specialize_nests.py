@@ -41,6 +41,7 @@ def nested(q, k, w, out, total, hi, WS: tl.constexpr, CARRIED: tl.constexpr):
 @pytest.mark.parametrize(("hi", "stages", "warps", "carried", "programs"), [
     (112, 3, 4, False, 2), (0, 2, 4, False, 1), (30, 2, 8, False, 4), (112, 1, 4, False, 2),
     (112, 3, 4, True, 2)])
+@pytest.mark.sample(2)
 def test_three_loops(hi, stages, warps, carried, programs, rng) -> None:
     """All numbers are whole, so that results are exact."""
     q, k, w = (rng.integers(-3, 4, shape).astype(np.float16) for shape in (

@@ -48,6 +48,7 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.sample(2)
 def test_the_same_bits(case: dict[str, Any]) -> None:
     config = dict(case)
     where = config.pop("where", INNER)

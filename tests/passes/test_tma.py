@@ -152,6 +152,7 @@ CASES = [
 
 @pytest.mark.parametrize(("block", "element", "b", "warps", "stages", "loop", "shape", "programs"),
                          CASES)
+@pytest.mark.sample(3)
 def test_products(block, element, b, warps, stages, loop, shape, programs, rng) -> None:
     module = product(block, element, b, warps, stages, loop)
     tiles = -(-shape[0] // block[0]) * -(-shape[1] // block[1])
@@ -175,6 +176,7 @@ def test_stages_and_loops_change_no_bit(rng) -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
 @pytest.mark.parametrize("programs", [1, 4, 40])
+@pytest.mark.sample(3)
 def test_cursor_that_passes_several_tiles(steps, programs, rng) -> None:
     """With fewer steps a tile than stages, the first loads belong to several tiles."""
     module = product((64, 32, 64), "bf16", "kn", 4, 4, "flat")

@@ -66,6 +66,7 @@ def described(*pairs: tuple[np.ndarray, tuple[int, int]]) -> list[Any]:
 @pytest.mark.parametrize("m, n, k, block, stages", [
     (1, 80, 208, (64, 128), 9), (13, 144, 144, (128, 64), 3), (16, 64, 48, (64, 64), 2),
     (29, 208, 336, (64, 128), 5)])
+@pytest.mark.sample(2)
 def test_few_rows(products: ModuleType, m: int, n: int, k: int, block: tuple[int, int],
                   stages: int, rng: np.random.Generator) -> None:
     """The tile is computed transposed; its rows are columns of b, its columns rows of a."""
@@ -93,6 +94,7 @@ def test_eight_bits_with_scales(m: int, n: int, k: int, grid: int, stages: int,
 @pytest.mark.parametrize("m, n, k, grid", [(144, 304, 272, 2), (72, 96, 528, 3), (264, 144, 64, 1)])
 @pytest.mark.parametrize("size", [(1024, 1024, 1024), (1536, 1536, 1536), (8192, 8192, 512)],
                          ids=lambda size: size[0])
+@pytest.mark.sample(3)
 def test_tiles_that_the_model_chooses(products: ModuleType, size: tuple[int, int, int], m: int,
                                       n: int, k: int, grid: int, rng: np.random.Generator) -> None:
     """Those for large problems, on small ones."""

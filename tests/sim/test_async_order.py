@@ -164,6 +164,7 @@ FAULTS: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.parametrize("seed", [None, 0, 1])
 @pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.sample(19)
 def test_faults_are_found(name: str, seed: int | None) -> None:
     changed, message = FAULTS[name]
     with pytest.raises(SimError, match=re.compile(message)) as caught:

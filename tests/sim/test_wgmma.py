@@ -192,6 +192,7 @@ ROOM = {0: 256, 32: 512, 64: 1024, 128: 1024}
 
 @pytest.mark.parametrize("types", TYPES, ids="-".join)
 @pytest.mark.parametrize("n", [8, 64, 160, 176, 192, 256])
+@pytest.mark.sample(15)
 def test_shapes_and_types(types: tuple[str, str, str], n: int) -> None:
     form, layout = Form(n, *types), K_MAJOR[3]
     a, b, c = numbers(form.a, (64, form.k), 1), numbers(form.b, (n, form.k), 2), numbers(
@@ -208,6 +209,7 @@ def majors(ty: str, n: int) -> list[Layout]:
 
 
 @pytest.mark.parametrize("types", TYPES[:8], ids="-".join)
+@pytest.mark.sample(2)
 def test_layouts(types: tuple[str, str, str]) -> None:
     """Every swizzle of A with every one of B, K-major and MN-major, at some seeds."""
     form = Form(64, *types)
@@ -225,6 +227,7 @@ def test_layouts(types: tuple[str, str, str]) -> None:
 
 @pytest.mark.parametrize("types", TYPES, ids="-".join)
 @pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.sample(5)
 def test_a_from_registers(types: tuple[str, str, str], seed: int | None) -> None:
     form = Form(96, *types)
     a, b, c = numbers(form.a, (64, form.k), 1), numbers(form.b, (96, form.k), 2), numbers(
