@@ -58,8 +58,7 @@ def _binding() -> Any:
 @functools.cache
 def _target_machine(cpu: str, features: str) -> Any:
     backend = _binding().Target.from_triple(TRIPLE)
-    # At 3 it also runs GVN, whose time is quadratic in the accesses, for the same SASS.
-    return backend.create_target_machine(cpu=cpu, features=features, opt=2)
+    return backend.create_target_machine(cpu=cpu, features=features, opt=3)
 
 
 def version() -> str:
