@@ -97,6 +97,9 @@ def test_levels_below_refuse_them_too():
     for grid in ((2**31, 1, 1), (1, -1, 1), (1, 1, 65536)):
         with pytest.raises(SimulatorError, match="are the most"):
             sim.run(kernel.asm["ptx"], "mark", [out], grid)
+    for grid in (1, None, (1,), (1, 1, 1, 1), (1.0, 1, 1), "111"):
+        with pytest.raises(SimulatorError, match="expected three integers"):
+            sim.run(kernel.asm["ptx"], "mark", [out], grid)
     assert out == -1
 
 

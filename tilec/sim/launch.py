@@ -61,9 +61,7 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
         raise SimError(f"seed is {seed!r:.80}, expected an integer of 0 or more")
     entry = module.kernels[kernel]
     threads = _threads(entry, block)
-    for axis, extent, most in zip("xyz", grid, MAX_GRID, strict=True):
-        if not 0 <= extent <= most:
-            raise SimError(f"a grid of {grid} CTAs: {most} along {axis} are the most")
+    _check_grid(grid)
     if any(count % size for count, size in zip(grid, entry.cluster, strict=True)):
         raise SimError(f"a grid of {grid} CTAs does not consist of clusters of {entry.cluster}, "
                        f"which kernel '{kernel}' asks for")
@@ -217,6 +215,16 @@ def _float_bits(value: Any, size: int, number: int) -> bytes:
     if size not in (2, 4, 8):
         raise SimError(f"argument {number}: a float for a parameter of {size} bytes")
     return np.dtype(f"f{size}").type(value).tobytes()
+
+
+def _check_grid(grid: Any) -> None:
+    """SimError unless it is three numbers of CTAs that a launch may have."""
+    if not isinstance(grid, (tuple, list)) or len(grid) != 3 or \
+            not all(isinstance(n, (int, np.integer)) for n in grid):
+        raise SimError(f"the grid is {grid!r:.80}, expected three integers: CTAs along x, y and z")
+    for axis, extent, most in zip("xyz", grid, MAX_GRID, strict=True):
+        if not 0 <= extent <= most:
+            raise SimError(f"a grid of {grid} CTAs: {most} along {axis} are the most")
 
 
 def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], threads: int,
