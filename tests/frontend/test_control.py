@@ -470,3 +470,23 @@ def test_text_kernels_match_file_kernels():
     fn = from_text("@jit\ndef k(out, n):\n    if n > 0:\n        x = 1\n    else:\n"
                    "        x = 2\n    tl.store(out, x)\n")
     assert out_of(fn, 1) == 1 and out_of(fn, 0) == 2
+
+
+@pytest.mark.parametrize("dtype, with_numbers", [
+    ("uint8", "int32"), ("int8", "int32"), ("uint16", "int32"), ("int16", "int32"),
+    ("int32", "int32"), ("uint32", "uint32"), ("int64", "int64"), ("uint64", "uint64")])
+def test_numbers_in_bounds_are_literals(dtype, with_numbers):
+    @function
+    def k(out, n, T: tl.constexpr, WIDE: tl.constexpr):
+        few = (n % 7).to(T)
+        total = 0
+        for i in range(0, few, 2):
+            tl.static_assert(i.dtype == WIDE)
+            total += i.to(tl.int32)
+        for j in range(few * 0, few, few * 0 + 1):
+            tl.static_assert(j.dtype == T)
+            total += j.to(tl.int32) * 100
+        tl.store(out, total)
+
+    t, wide = getattr(tl, dtype), getattr(tl, with_numbers)
+    assert out_of(k, 20, T=t, WIDE=wide) == 0 + 2 + 4 + 100 * 15

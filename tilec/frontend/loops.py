@@ -18,6 +18,7 @@ from tilec.ir.remarks import remark
 from tilec.language import control
 from tilec.language import dtypes as dt
 from tilec.language.casting import cast
+from tilec.language.literals import literal_dtype
 from tilec.language.promotion import number_dtype, promote
 from tilec.language.values import constant, describe, is_number, tensor, to_tensor
 
@@ -233,8 +234,8 @@ def _bounds(v: Visitor, node: ast.For, space: Any) -> tuple[tensor, tensor, tens
             if isinstance(x, float):
                 raise v.error(node.iter, f"a loop bound is the number {x!r}, expected an integer",
                               "use // for integer division")
-            if t is None or not isinstance(x, bool) and x > 0x7FFFFFFF:
-                t = to_tensor(int(x)).dtype if t is None else promote(t, to_tensor(x).dtype)
+            own = literal_dtype(int(x))
+            t = own if t is None else promote(t, own)
     if step is not RUN_TIME and step < 0:
         return _mirror(v, given, t, step)
     assert t is not None
