@@ -113,13 +113,12 @@ class Generator:
     @contextmanager
     def inside(self, **first: Any) -> Iterator[list[Statement]]:
         """The body of control flow, whose statements run once while they are drawn and leave
-        nothing behind; first: arguments whose values names have in the first round."""
+        nothing behind; first: the variable of a loop, and its bounds and step."""
         saved, memory = [(dict(m.env), m.done) for m in self.machines], self.memory.copy()
         outer, body = self.block, []
         for m in self.machines:
             m.env |= {} if m.done else {
-                k: Value(np.asarray(m.scalar(a), np.int32), "int32", np.zeros((), bool))
-                for k, a in first.items()}
+                k: m.index(bounds, m.scalar(bounds[0])) for k, bounds in first.items()}
         self.block = body
         self.depth += 1
         try:
@@ -379,7 +378,7 @@ class Generator:
             p = self.put("sub", self.put("add", p, 16), rng.choice([16, 3]))
         elif kind == 2 and self.depth < 2:
             carried, i = self.put("copy", p), self.name("i")
-            with self.inside(**{i: 0}) as body:
+            with self.inside(**{i: (0,)}) as body:
                 self.add(Let("add", (carried,), (carried, 16)))
             self.add(For(i, 0, rng.choice([1, 3]), 1, body))
             p = carried
@@ -431,7 +430,7 @@ class Generator:
                 ("disallow_acc_multi_buffer", True)) if rng.random() < 0.3}
         elif isinstance(hi, int) and rng.random() < 0.3:
             over = "tl.static_range"
-        with self.inside(**({} if over == "tl.static_range" else {i: lo})) as body:
+        with self.inside(**({} if over == "tl.static_range" else {i: (lo, hi, step)})) as body:
             self.fill(carried)
         self.add(For(i, lo, hi, step, body, options, over))
 

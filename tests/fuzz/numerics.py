@@ -4,7 +4,8 @@ arithmetic. Nothing here comes from tilec: the fuzzer compares tilec with it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import Any
 
 import ml_dtypes
@@ -68,6 +69,12 @@ def promote(a: str, b: str, divides: bool = False) -> str:
         return a if width(a) >= width(b) else b
     unsigned, signed = (b, a) if a in SIGNED else (a, b)
     return unsigned if width(unsigned) >= width(signed) else signed
+
+
+def index_type(bounds: Iterable[Any]) -> str:
+    """The type of the variable of a loop with these bounds and this step, values and numbers."""
+    return reduce(promote, (literal_type(int(x)) if isinstance(x, int) else x.type
+                            for x in bounds))
 
 
 def literal_type(x: Any) -> str:

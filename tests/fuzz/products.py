@@ -145,7 +145,7 @@ def _rounds(g: Generator, a: Operand, b: Operand, acc: str, out: str, precision:
     rng, k = g.rng, g.name("k")
     hi = g.argument("number", "int32", 1, again=0.0, number=a.length) if rng.random() < 0.5 \
         else a.length
-    with g.inside(**{k: 0}) as body:
+    with g.inside(**{k: (0,)}) as body:
         x, y = a.load(k), b.load(k)
         kind = rng.random()
         if kind < 0.2 and a.t != "int8" and not a.t.startswith("float8"):
@@ -193,7 +193,7 @@ def persistent(g: Generator) -> None:
     for x in g.machines:
         x.grid = (*g.program.grid, 1)
     tile = g.name("tile")
-    with g.inside(**{tile: first}) as body:
+    with g.inside(**{tile: (first, tiles, every)}) as body:
         a = Operand(g, t, m, step, length, True, masked)
         b = Operand(g, t, n, step, length, False, masked)
         acc = g.put("zeros", shape=(m, n), t=out)
@@ -231,7 +231,7 @@ def chain(g: Generator) -> None:
     row = g.argument("whole", "float32", n, again=0.0)
     hi = g.argument("number", "int32", 1, again=0.0, number=n)
     i = g.name("i")
-    with g.inside(**{i: 0}) as body:
+    with g.inside(**{i: (0,)}) as body:
         _chained(g, names, firsts, sums, q, i, (row, hi, step, t))
     g.add(For(i, 0, hi, step, body, {"warp_specialize": rng.random() < 0.5}, "tl.range"))
     for acc in sums:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz.numerics import NUMPY, Reject, cast, constant, is_float, kind
+from tests.fuzz.numerics import NUMPY, Reject, cast, constant, index_type, is_float, kind
 
 MOST_ROUNDS = 40  # of a loop; more would only take time
 USED = 1 << 20  # marks a claim of which the old value was used
@@ -168,7 +168,7 @@ class For:
         before = set(m.env)
         for i in rounds:
             if self.over != "tl.static_range":  # where it is a number of Python's
-                m.env[self.var] = value(np.int32(i), "int32")
+                m.env[self.var] = m.index(self.args, i)
             m.block(self.body)
             m.env = {k: v for k, v in m.env.items() if k in before}
 
@@ -371,6 +371,11 @@ class Machine:
             return x.x
         return x
 
+    def index(self, bounds: Sequence[Arg], i: int) -> Value:
+        """`i` as the variable of a loop with these bounds and this step."""
+        t = index_type(map(self.read, bounds))
+        return value(np.asarray(i, NUMPY[t]), t)
+
     def assign(self, name: str, result: Any) -> None:
         old = self.env.get(name)
         if old is not None and old.type != result.type:
@@ -488,13 +493,8 @@ def fill(a: Argument) -> np.ndarray:
         some = rng.integers(0, 4, a.size) == 0
         return np.where(some, cast(special, "float64", a.dtype)[rng.integers(0, 7, a.size)], raw)
     low = 0 if kind(a.dtype) == 1 and a.dtype.startswith("u") else -4
-    whole = rng.integers(low, 5, a.size)
-    return cast(whole.astype(np.int64), "int64", a.dtype)
+    return cast(rng.integers(low, 5, a.size, np.int64), "int64", a.dtype)
 
 
-HEADER = '''import tilec
-import tilec.language as tl
-import tilec.language.gpu as tlg
-
-
-'''
+HEADER = ("import tilec\nimport tilec.language as tl\n"
+          "import tilec.language.gpu as tlg\n\n\n")
