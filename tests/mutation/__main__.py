@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import shutil
 import signal
@@ -98,12 +99,14 @@ class Reach:
         return cls({mutant.name: sorted(reached[number] & seconds.keys(), key=lambda t: seconds[t])
                     for number, mutant in enumerate(mutants)}, seconds)
 
-    def batches(self, mutant: Mutant) -> list[list[str]]:
-        """The tests that reach it: the shortest, more, and all; or, if there are none, whatever
-        there is ([])."""
+    def batches(self, mutant: Mutant, most: float) -> list[list[str]]:
+        """The tests that reach it: the shortest, more, and all, or what takes `most` seconds; if
+        there are none, whatever there is ([])."""
         tests = self.tests[mutant.name]
         out: list[list[str]] = []
-        for budget in BATCHES:
+        for budget in sorted({*BATCHES, most}):
+            if budget > most:
+                break
             batch, total = [], 0.0
             for test in tests:
                 total += self.seconds[test]
@@ -112,12 +115,12 @@ class Reach:
                 batch.append(test)
             if batch not in out:
                 out.append(batch)
-        return out if tests in out else [*out, tests]
+        return out
 
 
-def killer(mutant: Mutant, folder: Path, reach: Reach) -> str:
+def killer(mutant: Mutant, folder: Path, reach: Reach, most: float) -> str:
     """The test that kills a mutant planted in `folder`; "" where it lives."""
-    for batch in reach.batches(mutant):
+    for batch in reach.batches(mutant, most):
         expected = sum(reach.seconds[t] for t in batch or reach.seconds)
         arguments = ["-x", "--tb=no", "-rfE"]
         if batch:
@@ -134,7 +137,7 @@ def killer(mutant: Mutant, folder: Path, reach: Reach) -> str:
 
 
 def run(mutants: Sequence[Mutant], jobs: int, reach: Reach, results: dict[str, dict[str, Any]],
-        file: Path) -> None:
+        file: Path, most: float) -> None:
     """Add to `results`, and to their file, what killed each mutant, by its name."""
     with tempfile.TemporaryDirectory() as name:
         folders: SimpleQueue[Path] = SimpleQueue()
@@ -149,7 +152,7 @@ def run(mutants: Sequence[Mutant], jobs: int, reach: Reach, results: dict[str, d
             text = path.read_text()
             path.write_text(mutant.apply(text))
             try:
-                by = killer(mutant, folder, reach)
+                by = killer(mutant, folder, reach, most)
             finally:
                 path.write_text(text)
                 folders.put(folder)
@@ -190,6 +193,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="mutants whose name holds this text")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--tests", nargs="*", default=[], help="folders of tests; all if left out")
+    parser.add_argument("--seconds", type=float, default=math.inf,
+                        help="of the tests that reach a mutant, those that take so long in all")
     parser.add_argument("--resume", action="store_true",
                         help="go on with a run that was interrupted")
     parser.add_argument("--into", type=Path, default=Path(__file__).parent,
@@ -207,7 +212,7 @@ def main() -> int:
             results = {} if not given.only else results
             reach = Reach.measured(mutants, given.jobs, given.tests)
             reach_file.write_text(json.dumps(vars(reach)))
-        run(mutants, given.jobs, reach, results, file)
+        run(mutants, given.jobs, reach, results, file, given.seconds)
     print(table(results))
     equivalent = {m.name for m in MUTANTS if m.equivalent}
     return int(any(not r["killed_by"] for n, r in results.items() if n not in equivalent))

@@ -220,7 +220,16 @@ PARTS = [
     ("mov.b32 %r1, {%h1, %h2}; prmt.b32 %r1, %r1, %t, 0x5420;" + OUT, False),
     ("mov.b32 %r1, {%h1, %h2}; cvt.u16.u32 %h3, %r1; st.global.b16 [%o], %h3;", True),
     ("mov.b32 %r1, {%h1, %h2}; add.f16x2 %r1, %r1, %r1; st.global.b16 [%o], %r1;", True),
-    ("mov.b32 %r1, {%h1, %h2}; add.u32 %r1, %r1, %r1; st.global.b16 [%o], %r1;", False),
+    # Bits of sums and products depend on those below.
+    *((f"mov.b32 %r1, {{{pair}}}; {op}; st.global.b16 [%o], %r1;", pair == "%h1, %h2")
+      for pair in ("%h1, %h2", "%h2, %h1") for op in (
+          "add.u32 %r1, %r1, %r1", "sub.s32 %r1, %t, %r1", "neg.s32 %r1, %r1",
+          "mul.lo.u32 %r1, %r1, %t", "mad.lo.s32 %r1, %t, %r1, %t", "mad.lo.s32 %r1, %t, %t, %r1")),
+    ("mov.b32 %r1, {%h1, %h2}; add.u32 %r1, %r1, 1;" + OUT, False),
+    ("mov.b32 %r1, {%h1, %h2}; add.u32 %r1, %r1, %r1; and.b32 %r1, %r1, 65535;" + OUT, True),
+    ("mov.b32 %r1, {%h1, %h2}; add.u32 %r1, %r1, %r1; and.b32 %r1, %r1, 131072;" + OUT, False),
+    ("mov.b32 %r1, {%h1, %h2}; mul.hi.u32 %r1, %r1, %t; st.global.b16 [%o], %r1;", False),
+    ("mov.b32 %r1, {%h1, %h2}; add.sat.s32 %r1, %r1, 1; st.global.b16 [%o], %r1;", False),
     ("cvt.rn.bf16x2.f32 %r1, %r7, %t; st.global.b16 [%o], %r1;", True),
     ("cvt.rn.bf16x2.f32 %r1, %t, %r7; st.global.b16 [%o], %r1;", False),
     ("selp.b32 %r1, %t, %r7, %p1;" + OUT, True),

@@ -163,8 +163,12 @@ class Undefined:
             consumed = [decoder.moved_source(o, ty) for o in _flatten(instr.operands[1:2])]
         adds = decoder.pred(instr.operands[3]) if _adds(instr) else None
         verb = "stores" if leaves else "uses"
-        mix = _bitwise(decoder, instr, self) if instr.op in _BITWISE else _spread(
-            decoder, instr, step.synced, sources)
+        if instr.op in _BITWISE:
+            mix = _bitwise(decoder, instr, self)
+        elif _carries(instr):
+            mix = _upward(sources)
+        else:
+            mix = _spread(decoder, instr, step.synced, sources)
 
         def run(mask: Mask) -> None:
             self.demand(addresses, mask, "uses an address that depends on")
@@ -337,6 +341,23 @@ def _bitwise(decoder: Decoder, instr: Instr, undefined: Undefined) -> Callable[[
             for value, bits in inputs:
                 total = total & ((~value if flips else value) | bits)
         return total
+
+    return mix
+
+
+def _carries(instr: Instr) -> bool:
+    """Whether each bit of a result depends on the bits of the inputs at its place and below."""
+    if is_float(instr.type) or instr.type.endswith("x2"):
+        return False
+    return instr.op in ("add", "sub", "neg") and not {"sat", "cc"} & {*instr.mods} or \
+        instr.op in ("mul", "mad") and "lo" in instr.mods and "cc" not in instr.mods
+
+
+def _upward(sources: list[Array]) -> Callable[[Array], Any]:
+    """The lowest undefined bit of the inputs and all above it."""
+    def mix(result: Array) -> Any:
+        total = functools.reduce(np.bitwise_or, sources, np.zeros_like(result))
+        return total | np.negative(total)
 
     return mix
 
