@@ -73,7 +73,7 @@ def promote(a: str, b: str, divides: bool = False) -> str:
 
 def index_type(bounds: Iterable[Any]) -> str:
     """The type of the variable of a loop with these bounds and this step, values and numbers."""
-    return reduce(promote, (literal_type(int(x)) if isinstance(x, int) else x.type
+    return reduce(promote, (literal_type(int(x)) if isinstance(x, int) else x.dtype
                             for x in bounds))
 
 
