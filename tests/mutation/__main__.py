@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -115,6 +115,18 @@ class Reach:
         return out if tests in out else [*out, tests]
 
 
+def failed_tests(printed: str, known: Container[str]) -> list[str]:
+    """The tests in pytest's summary, of lines `FAILED name - message`; " - " may stand in a name,
+    too."""
+    out = []
+    for line in printed.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")):
+            parts = line.partition(" ")[2].split(" - ")
+            names = itertools.accumulate(parts, "{} - {}".format)
+            out.append(next((n for n in names if n in known), parts[0]))
+    return out
+
+
 def killer(mutant: Mutant, folder: Path, reach: Reach) -> str:
     """The test that kills a mutant planted in `folder`; "" where it lives."""
     for batch in reach.batches(mutant):
@@ -127,8 +139,7 @@ def killer(mutant: Mutant, folder: Path, reach: Reach) -> str:
         status, printed = pytest_in(folder, arguments, LEAST + SLOWER * expected)
         if status == 0:
             continue
-        failed = [line.split()[1] for line in printed.splitlines()
-                  if line.startswith(("FAILED ", "ERROR "))]
+        failed = failed_tests(printed, reach.seconds)
         return failed[0] if failed else "too slow" if status is None else f"pytest ends: {status}"
     return ""
 
