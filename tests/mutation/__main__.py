@@ -66,6 +66,18 @@ def pytest_in(folder: Path, arguments: Sequence[str], limit: float, **more: str
             return None, ""
 
 
+def failed_tests(printed: str, known: Container[str]) -> list[str]:
+    """The tests in pytest's summary, of lines `FAILED name - message`; " - " may stand in a name,
+    too."""
+    out = []
+    for line in printed.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")):
+            parts = line.partition(" ")[2].split(" - ")
+            names = itertools.accumulate(parts, "{} - {}".format)
+            out.append(next((n for n in names if n in known), parts[0]))
+    return out
+
+
 class Reach:
     """Which tests reach which mutant, by its name, and how long each test takes."""
 
@@ -113,18 +125,6 @@ class Reach:
             if batch not in out:
                 out.append(batch)
         return out if tests in out else [*out, tests]
-
-
-def failed_tests(printed: str, known: Container[str]) -> list[str]:
-    """The tests in pytest's summary, of lines `FAILED name - message`; " - " may stand in a name,
-    too."""
-    out = []
-    for line in printed.splitlines():
-        if line.startswith(("FAILED ", "ERROR ")):
-            parts = line.partition(" ")[2].split(" - ")
-            names = itertools.accumulate(parts, "{} - {}".format)
-            out.append(next((n for n in names if n in known), parts[0]))
-    return out
 
 
 def killer(mutant: Mutant, folder: Path, reach: Reach) -> str:
