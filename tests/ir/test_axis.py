@@ -180,3 +180,17 @@ def test_what_even_numbers_are_as_booleans() -> None:
     analysis = AxisAnalysis(Func("f", block, [{"divisibility": 16}]))
     for info in map(analysis.get, flags):
         assert info.divisibility == (1,) and info.constant is None and info.within(0, 1)
+
+
+def test_a_promise_beyond_an_extent_says_nothing_of_what_it_grows_to() -> None:
+    """A run of eight in a dimension of one element is that element, which broadcasting repeats."""
+    module = parse("""module { func @f() {
+      %r = tile.arange() {start = 0, end = 64} : tensor<64xi32>
+      %x = tile.expand_dims(%r) {axis = 0} : tensor<1x64xi32>
+      %h = tile.hint(%x) {contiguity = [8, 64]} : tensor<1x64xi32>
+      %b = tile.broadcast(%h) : tensor<16x64xi32>
+      func.return() } }""")
+    by_name = {r.name: r for op in module.walk() for r in op.results}
+    info = AxisAnalysis(module.funcs[0]).get(by_name["b"])
+    assert (info.contiguity, info.constancy) == ((1, 64), (16, 1))
+    check(info, np.broadcast_to(np.arange(64), (16, 64)))
