@@ -2,11 +2,14 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 
-from tests.codegen.kernels import DTYPES, blocked, compiled, launch, pointers, samples
+from tests.codegen.kernels import DTYPES, blocked, compiled, launch, module, pointers, samples
+from tilec.codegen.lower import to_llir
+from tilec.target import Target
 
 LAYOUTS = {
     "rows": blocked([1, 4], [4, 8], [2, 1], [1, 0]),
@@ -86,6 +89,17 @@ def test_reshape(src_shape: tuple[int, ...], dst_shape: tuple[int, ...], dtype: 
     x = samples(dtype, math.prod(src_shape), 2).reshape(src_shape)
     got = moved("tile.reshape(%v)", dtype, x, layout(src_shape), dst_shape, layout(dst_shape))
     same(got, x.reshape(dst_shape))
+
+
+def test_no_code_stores_what_pads_a_tile() -> None:
+    """17 rows are held as 32 of which a thread has one of 8: it has three that are inside."""
+    layout = LAYOUTS["rows"]
+    body = "\n".join([
+        pointers("x", "f32", (17, 4), layout),
+        f"%v = tile.load(%xp) : {kind((17, 4), 'f32', layout)}",
+        f"%r = tile.reshape(%v) : {kind((4, 17), 'f32', layout)}"])
+    text = to_llir(module("%x: ptr<f32>", body), Target.parse("sm_90a")).text
+    assert len(re.findall(r"store float .* addrspace\(3\)", text)) == 3 * 4
 
 
 @pytest.mark.parametrize("shape", [(16, 32), (24, 8), (7, 16), (100, 4)])

@@ -10,7 +10,7 @@ from tilec.ir import ops
 from tilec.ir.axis import AxisAnalysis, AxisInfo, low_bit
 from tilec.ir.core import Block, Builder, Func, Value
 from tilec.ir.parser import parse
-from tilec.ir.types import Pointer, Tensor, f32, i1, i32, i64, shape_of, u32
+from tilec.ir.types import Pointer, Tensor, f32, i1, i8, i32, i64, shape_of, u8, u32
 
 
 class Maker:
@@ -156,3 +156,41 @@ def test_the_constant_of_an_unsigned_difference_wraps() -> None:
     down, up = builder.emit(ops.Sub(one, two)), builder.emit(ops.Sub(two, one))
     analysis = AxisAnalysis(Func("f", block))
     assert analysis.get(down).constant == 2**32 - 1 and analysis.get(up).constant == 1
+
+
+@pytest.mark.parametrize("narrow", [i8, u8])
+@pytest.mark.parametrize(("extent", "run"), [(64, 64), (128, 128), (192, 64), (256, 128),
+                                             (512, 128)])
+def test_runs_have_at_most_half_of_the_numbers_of_a_type(narrow, extent: int, run: int) -> None:
+    block = Block([])
+    builder = Builder(block)
+    wide = builder.emit(ops.Arange(start=0, end=extent))
+    cut = builder.emit(ops.Cast(wide, types=[Tensor((extent,), narrow)]))
+    info = AxisAnalysis(Func("f", block)).get(cut)
+    assert info.contiguity == (run,)
+    assert info.divisibility == (1 << 30 if run == extent else run,)
+
+
+def test_what_even_numbers_are_as_booleans() -> None:
+    """All that are not 0 are true."""
+    block = Block([i32])
+    builder = Builder(block)
+    two = builder.emit(ops.Constant(value=2, types=[i32]))
+    flags = [builder.emit(ops.Cast(x, types=[i1])) for x in (block.args[0], two)]
+    analysis = AxisAnalysis(Func("f", block, [{"divisibility": 16}]))
+    for info in map(analysis.get, flags):
+        assert info.divisibility == (1,) and info.constant is None and info.within(0, 1)
+
+
+def test_a_promise_beyond_an_extent_says_nothing_of_what_it_grows_to() -> None:
+    """A run of eight in a dimension of one element is that element, which broadcasting repeats."""
+    module = parse("""module { func @f() {
+      %r = tile.arange() {start = 0, end = 64} : tensor<64xi32>
+      %x = tile.expand_dims(%r) {axis = 0} : tensor<1x64xi32>
+      %h = tile.hint(%x) {contiguity = [8, 64]} : tensor<1x64xi32>
+      %b = tile.broadcast(%h) : tensor<16x64xi32>
+      func.return() } }""")
+    by_name = {r.name: r for op in module.walk() for r in op.results}
+    info = AxisAnalysis(module.funcs[0]).get(by_name["b"])
+    assert (info.contiguity, info.constancy) == ((1, 64), (16, 1))
+    check(info, np.broadcast_to(np.arange(64), (16, 64)))

@@ -167,6 +167,13 @@ WRONG: dict[str, tuple[str, str, str | None]] = {
     "nobody has written": (
         RIGHT.replace("part.store(tl.load(x_ptr + tl.program_id(0) * 256 + at))\n", ""),
         "shared memory that nobody wrote, read at .*:6", "uninitialised"),
+    "reads of one that has ended": (f"bar = tlg.mbarrier()\n{RIGHT}".replace("got =", """
+if rank == 1:
+    bar.arrive(rank=0)
+    return
+bar.wait(0)
+got =""".lstrip()), "which has ended|ends, and with it its shared memory",
+                                    "which has ended|its CTA ends"),
     "beyond the cluster": (RIGHT.replace("1 - rank", "2 - rank"),
                            "the rank is 2, the cluster has 2 programs", "mapa to CTA 2"),
     "one comes once more, and waits for itself alone": (

@@ -337,6 +337,39 @@ def never(x, n, rounds, buffer, full, empty):
 
 
 @tilec.jit
+def takes(part, ready, y, WAITS: tl.constexpr):
+    if WAITS:
+        ready.wait(0)
+    at = tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    tl.store(y + at, part.load())
+
+
+@tilec.jit
+def begun_before(x, y, WAITS: tl.constexpr):
+    """A copy that begins before the roles that wait for it."""
+    part, ready = tlg.alloc_shared((32, 32), x.dtype), tlg.mbarrier()
+    tlg.barrier()
+    ready.expect(part.nbytes)
+    tlg.tma.load(x, [8, 32], part, ready)
+    tlg.warp_specialize([(takes, (part, ready, y, True)), (takes, (part, ready, y + 1024, WAITS))],
+                        num_warps=[1, 1])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_each_role_waits_for_a_copy(level, rng):
+    """Even if another has: nothing orders its accesses and the copy."""
+    x, y = rng.standard_normal((40, 64)).astype(np.float32), np.empty((2, 32, 32), np.float32)
+    right, wrong = (begun_before.warmup(describe(x, (32, 32)), y, WAITS=waits, grid=(1,),
+                                        target="sm_90a", num_warps=2) for waits in (True, False))
+    for seed in range(4):
+        y[...] = np.nan
+        right.run([describe(x, (32, 32)), y], 1, level=level, seed=seed)
+        np.testing.assert_array_equal(y, np.broadcast_to(x[8:, 32:], (2, 32, 32)))
+        with pytest.raises(TilecError, match="orders the two|race|uninitialised"):
+            wrong.run([describe(x, (32, 32)), y], 1, level=level, seed=seed)
+
+
+@tilec.jit
 def broken(x, y, total, n, FIRST: tl.constexpr):
     buffer = tlg.alloc_shared((128,), y.dtype.element_ty)
     full, empty = tlg.mbarrier(), tlg.mbarrier()

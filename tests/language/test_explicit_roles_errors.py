@@ -59,6 +59,12 @@ def multiplies(block):
 
 
 @tilec.jit
+def reads(block, p):
+    acc = tlg.wgmma(block, block, tl.zeros((64, 64), tl.float32))
+    tl.store(p, tl.sum(acc))  # reads
+
+
+@tilec.jit
 def elects(bar):
     if tlg.elect(warp=2):  # elects
         bar.expect(8)
@@ -131,6 +137,8 @@ def wrong(a, p, n, HOW: tl.constexpr):
         tlg.warp_specialize([(multiplies, (block,)), f], num_warps=[2, 6])
     if HOW == "begins":
         tlg.warp_specialize([f, (multiplies, (block,))], num_warps=[2, 4])  # begins
+    if HOW == "reads":
+        tlg.warp_specialize([(reads, (block, p)), f], num_warps=[4, 4])
     if HOW == "elects":
         tlg.warp_specialize([(elects, (bar,)), f], num_warps=[2, 6])
     if HOW == "six":
@@ -179,6 +187,7 @@ MISTAKES = {
     "outside": "works on a tile, and outside of its roles the kernel has 12 warps",
     "small": "tlg.wgmma: 2 warps are not whole warpgroups of four",
     "begins": "the role begins with warp 2; for wgmma",
+    "reads": "uses the accumulator `acc`, whose product no tlg.wgmma_wait has covered",
     "elects": "the warp of tlg.elect is 2, expected 0 to 1",
     "six": "tlg.warpgroup_barrier: 6 warps are not whole warpgroups",
     "held": "is for 4 warps, the role has 2",

@@ -10,7 +10,7 @@ import tilec
 import tilec.language as tl
 import tilec.language.gpu as tlg
 from tests.support.explicit import HOPPER, LEVELS, everywhere
-from tilec.errors import CompilationError
+from tilec.errors import CompilationError, TilecError
 from tilec.sim import SimError
 
 describe = tilec.TensorDescriptor.from_tensor
@@ -74,6 +74,37 @@ def test_a_store_beside_an_addition_is_a_race():
     kernel = mixed.warmup(describe(out, (32, 32)), grid=(2,), **HOPPER)
     with pytest.raises(SimError, match="race: it writes"):
         kernel.run([describe(out, (32, 32))], 2, level="ptx", seed=0)
+
+
+@tilec.jit
+def stored(out, row, column):
+    """Twos at a place of out."""
+    buffer = tlg.alloc_shared(out.block_shape, out.dtype)
+    buffer.store(tl.full(out.block_shape, 2, out.dtype))
+    tlg.fence_async()
+    tlg.barrier()
+    tlg.tma.store(out, [row, column], buffer)  # stored
+    tlg.tma.store_commit()
+    tlg.tma.store_wait()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_stores_begin_inside(level):
+    """A block may end after the tensor, and must not begin before it."""
+    out = np.zeros((40, 64), np.float32)
+    kernel = stored.warmup(describe(out, (32, 32)), 5, 5, grid=(1,), **HOPPER)
+    kernel.run([describe(out, (32, 32)), 11, 48], 1, level=level)
+    want = np.zeros((40, 64), np.float32)
+    want[11:, 48:] = 2
+    np.testing.assert_array_equal(out, want)
+    for row, column, dim in ((-3, 32, 0), (8, -4, 1)):
+        with pytest.raises(TilecError, match="must not be negative") as caught:
+            kernel.run([describe(out, (32, 32)), row, column], 1, level=level)
+        if level != "ptx":
+            found = f"a store at coordinate {min(row, column)} of dimension {dim}"
+            assert found in caught.value.message
+            assert "buffer)  # stored" in str(caught.value)
+        np.testing.assert_array_equal(out, want)
 
 
 @tilec.jit

@@ -122,9 +122,12 @@ def test_cast_spellings():
 
 
 def test_casts_refused():
-    with tracing(((4,), tl.float32), ((4,), tl.int32), ((4,), tl.float16)) as (x, n, h):
+    with tracing(((4,), tl.float32), ((4,), tl.int32), ((4,), tl.float16),
+                 ((4,), tl.bfloat16)) as (x, n, h, b):
         refused(lambda: x.to(tl.float16, fp_downcast_rounding="up"), "'up'")
         refused(lambda: h.to(tl.float32, fp_downcast_rounding="rtz"), "fp16 to fp32")
+        refused(lambda: h.to(tl.bfloat16, fp_downcast_rounding="rtz"), "fp16 to bf16")
+        refused(lambda: b.to(tl.float16, fp_downcast_rounding="rtne"), "bf16 to fp16")
         refused(lambda: n.to(tl.float16, fp_downcast_rounding="rtne"), "int32 to fp16")
         refused(lambda: x.to(tl.float8e5, fp_downcast_rounding="rtz"), "nearest even")
         refused(lambda: x.to(3), "dtype")

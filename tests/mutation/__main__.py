@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -65,6 +65,18 @@ def pytest_in(folder: Path, arguments: Sequence[str], limit: float, **more: str
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return None, ""
+
+
+def failed_tests(printed: str, known: Container[str]) -> list[str]:
+    """The tests in pytest's summary, of lines `FAILED name - message`; " - " may stand in a name,
+    too."""
+    out = []
+    for line in printed.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")):
+            parts = line.partition(" ")[2].split(" - ")
+            names = itertools.accumulate(parts, "{} - {}".format)
+            out.append(next((n for n in names if n in known), parts[0]))
+    return out
 
 
 class Reach:
@@ -130,8 +142,7 @@ def killer(mutant: Mutant, folder: Path, reach: Reach, most: float) -> str:
         status, printed = pytest_in(folder, arguments, LEAST + SLOWER * expected)
         if status == 0:
             continue
-        failed = [line.split()[1] for line in printed.splitlines()
-                  if line.startswith(("FAILED ", "ERROR "))]
+        failed = failed_tests(printed, reach.seconds)
         return failed[0] if failed else "too slow" if status is None else f"pytest ends: {status}"
     return ""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tilec
+from tests.mutation.__main__ import failed_tests
 from tests.mutation.mutant import Mutant, planted, probed
 
 HERE = Path(__file__).parent
@@ -60,6 +61,13 @@ def test_the_probe_stands_before_the_line_a_fault_changes(tmp_path, monkeypatch)
 def test_a_line_that_stands_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="has 2 lines `return 1`"):
         Mutant("m", "", "return 1", "return 2").apply(SOURCE + "    return 1\n")
+
+
+def test_names_of_failed_tests_are_whole() -> None:
+    names = ["a.py::f[an operator-(1, 2)]", "a.py::f[x - y]", "a.py::f[x - y - z]", "a.py::g"]
+    lines = [f"FAILED {names[0]} - assert 1 - 2 == 3", f"FAILED {names[1]} - z - is not it",
+             f"FAILED {names[2]}", f"ERROR {names[3]}", "ERROR b.py - no: - no", "2 failed"]
+    assert failed_tests("\n".join(lines), set(names)) == [*names, "b.py"]
 
 
 @pytest.mark.full

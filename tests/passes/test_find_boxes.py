@@ -294,8 +294,10 @@ def strided(a_ptr, b_ptr, c_ptr, M, K, sa, sc, BM: tl.constexpr, BK: tl.constexp
         sa = sa.to(tl.int64)
     if KIND == "cut":
         sa = sa.to(tl.int32).to(tl.int64)
-    acc = tl.zeros((BM, 64), tl.float32)
+    acc, first = tl.zeros((BM, 64), tl.float32), 0
     for k in range(0, K, BK):
+        if KIND == "carried":
+            rm, first = tl.program_id(0) * BM + first + tl.arange(0, BM), M - first
         mask = (rm[:, None] < M) & (k + rk[None, :] < K)
         if KIND == "two bounds":
             mask = mask & (rm[:, None] < M - 3)
@@ -354,6 +356,7 @@ def test_what_is_no_box(kind: str, reason: str) -> None:
 
 def test_more_that_is_no_box() -> None:
     assert "it may begin before the matrix" in said(start=-8)
+    assert "its place comes from what a loop carries, which a launch" in said("carried")
     assert "a stride is not known to be a multiple of 16 bytes" in said(sa="i32")
     assert "the block's place in a row is not known to be a multiple of 16" in said(start=4)
     assert "the pointer is not known to be a multiple of 16" in said(a_ptr="*fp16")

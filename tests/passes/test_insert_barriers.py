@@ -228,6 +228,19 @@ def test_program_order(kernel: tilec.JITFunction, monkeypatch: pytest.MonkeyPatc
 
 
 @tilec.jit
+def window_in_place(p, o, N: tl.constexpr):
+    i = tl.arange(0, N)
+    for k in range(0, N, 32):
+        x = tl.load(p + k + i, mask=k + i < N, other=0)
+        tl.store(p + k + i, x * 2 + k, mask=k + i < N)
+
+
+def test_the_next_round_comes_to_elements_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same pointers in one round are one thread's; in the next they are others."""
+    test_program_order(window_in_place, monkeypatch)
+
+
+@tilec.jit
 def streams(p, o, n, N: tl.constexpr):
     """One thread comes to each element, and every turn of the loop to others."""
     i = tl.arange(0, N)

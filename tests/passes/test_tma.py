@@ -503,3 +503,10 @@ def test_a_remark_says_why_not(change: dict[str, Any], reason: str) -> None:
         RewriteDescriptors().run(module)
     said = [r.message for r in remarks if r.kind == "tma"]
     assert len(said) == 3 and said[0].endswith(f"its dot is not for wgmma: {reason}"), said
+
+
+def test_a_remark_on_a_target_without_tma() -> None:
+    with recording() as remarks:
+        RewriteDescriptors().run(product(target="sm_80"))
+    *_, stored = (r.message for r in remarks if r.kind == "tma")
+    assert stored == "this block moves by pointers: the target has no TMA"
