@@ -6,8 +6,8 @@
     python -m tests.mutation --report        the table of docs/testing.md from the last results
 
 A mutant is killed by a test that fails or takes far longer than it did; the tests that reach it
-run from short to long, with -x. A line that no test is seen to reach, since it runs on import,
-meets the whole of `make test`.
+run from near to far and from short to long, with -x. A line that no test is seen to reach, since it
+runs on import, meets the whole of `make test`.
 """
 
 from __future__ import annotations
@@ -79,6 +79,12 @@ def failed_tests(printed: str, known: Container[str]) -> list[str]:
     return out
 
 
+def distance(mutant: Mutant, test: str) -> int:
+    """0 for a test in a file named like the mutant's, 1 for one of its folder, 2 for others."""
+    path, near = Path(test.partition("::")[0]), Path(mutant.path)
+    return 0 if near.stem in path.stem else 1 if near.parent.name == path.parent.name else 2
+
+
 class Reach:
     """Which tests reach which mutant, by its name, and how long each test takes."""
 
@@ -112,9 +118,10 @@ class Reach:
                     for number, mutant in enumerate(mutants)}, seconds)
 
     def batches(self, mutant: Mutant, most: float) -> list[list[str]]:
-        """The tests that reach it: the shortest, more, and all, or what takes `most` seconds; if
-        there are none, whatever there is ([])."""
-        tests = self.tests[mutant.name]
+        """The tests that reach it: the nearest and shortest, more, and all, or what takes `most`
+        seconds; if there are none, whatever there is ([])."""
+        tests = sorted(self.tests[mutant.name], key=lambda t: (distance(mutant, t),
+                                                               self.seconds[t]))
         out: list[list[str]] = []
         for budget in sorted({*BATCHES, most}):
             if budget > most:
