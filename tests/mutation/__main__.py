@@ -80,9 +80,10 @@ def failed_tests(printed: str, known: Container[str]) -> list[str]:
 
 
 def distance(mutant: Mutant, test: str) -> int:
-    """0 for a test in a file named like the mutant's, 1 for one of its folder, 2 for others."""
-    path, near = Path(test.partition("::")[0]), Path(mutant.path)
-    return 0 if near.stem in path.stem else 1 if near.parent.name == path.parent.name else 2
+    """0 for a test whose file or case is named like the mutant's, 1 for one of its folder, 2 for
+    others."""
+    folder, near = Path(test.partition("::")[0]).parent, Path(mutant.path)
+    return 0 if near.stem in test else 1 if near.parent.name == folder.name else 2
 
 
 class Reach:
