@@ -96,6 +96,17 @@ def test_float_remainder(dtype: str, bits: int) -> None:
     assert (np.minimum(off, np.abs(off - y)) <= np.abs(a[8:]) * 2.0**-bits).all()
 
 
+@pytest.mark.parametrize("src,dst", [("i32", "f32"), ("u32", "f32"), ("i64", "f32"),
+                                     ("u64", "f64")])
+def test_integers_round_to_the_nearest_float(src: str, dst: str) -> None:
+    """Of integers around halves of the last place, on either side of zero."""
+    bits = 24 if dst == "f32" else 53
+    a = np.random.default_rng(5).integers(1 << bits, 1 << (bits + 3), N).astype(DTYPES[src])
+    if src[0] == "i":
+        a[::2] *= -1
+    same(map_tiles("tile.cast(%a0)", [src], dst, [a]), a.astype(DTYPES[dst]))
+
+
 @pytest.mark.parametrize("predicate", ["eq", "ne", "lt", "le", "gt", "ge"])
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d[:2] != "f8"])
 def test_comparisons(dtype: str, predicate: str) -> None:

@@ -6,6 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tilec
+import tilec.language as tl
 from tests.codegen.kernels import (
     DTYPES,
     FLAT,
@@ -16,6 +18,7 @@ from tests.codegen.kernels import (
     pointers,
     samples,
 )
+from tilec import knobs
 from tilec.codegen.cubin import link
 from tilec.target import Target
 
@@ -247,3 +250,22 @@ def test_atomic_results_reach_copies() -> None:
     launch("%x: ptr<i32>, %o: ptr<i32>", body, [x, out], seed=3)
     np.testing.assert_array_equal(x, np.arange(16) + 1)
     assert (out == 120).all()
+
+
+@tilec.jit
+def turned(x_ptr, y_ptr, flag_ptr, N: tl.constexpr, SEM: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(x_ptr + at, at * 3)
+    tl.atomic_add(flag_ptr, 1, sem=SEM)
+    tl.store(y_ptr + at, tl.load(x_ptr + N - 1 - at))
+
+
+@pytest.mark.parametrize("sem", ["relaxed", "acquire", "release", "acq_rel"])
+def test_atomics_order_what_all_threads_do(sem: str) -> None:
+    """One thread adds; what all have stored before it, all load after it."""
+    x, y, flag = np.zeros(256, np.int32), np.zeros(256, np.int32), np.zeros(1, np.int32)
+    made = turned.warmup(x, y, flag, N=256, SEM=sem, grid=(1,), num_warps=4, target="sm_90a")
+    with knobs.scope(check=True):
+        made.run([x, y, flag], 1, level="ptx", seed=1)
+    np.testing.assert_array_equal(y, np.arange(256)[::-1] * 3)
+    assert flag[0] == 1
