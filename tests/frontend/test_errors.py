@@ -99,7 +99,6 @@ CASES = {
                      "tl.where"),
     "ternary types": ("x = n if n > 0 else f", "n if n > 0 else f", "int32 scalar .*fp32 scalar",
                       "to"),
-    "pointer condition": ("if p:\n    pass", "p", "a pointer", "is None"),
     "global": ("x = n + LIMIT", "LIMIT", "global variable", r"LIMIT = tl.constexpr\(5\)"),
     "global array": ("x = n + ARRAY", "ARRAY", "global array", "argument"),
     "ordinary function": ("x = ordinary(n)", "ordinary(n)", "ordinary Python function",
@@ -110,8 +109,6 @@ CASES = {
     "unknown keyword": ("x = helper(n, SISE=3)", "helper(n, SISE=3)", "no parameter `SISE`",
                         "`SIZE`"),
     "argument twice": ("x = helper(n, x=3)", "helper(n, x=3)", "`x` twice", "signature"),
-    "run-time constexpr": ("x = helper(n, SIZE=m)", "helper(n, SIZE=m)",
-                           "`SIZE` of `helper` is a tl.constexpr", "pass a constexpr"),
     "endless recursion": ("x = forever(n)", "forever(x)", "nested 40 deep", "compile time"),
     "tl arguments": ("x = tl.program_id(0, 1, 2, 3)", "tl.program_id(0, 1, 2, 3)",
                      "tl.program_id", "signature"),
@@ -275,8 +272,7 @@ def test_signatures_that_do_not_fit(specs, constexprs, message, advice):
 
 
 @pytest.mark.parametrize("text, message", [
-    ("@jit\ndef k(x, num_warps):\n    pass\n", "named like a launch option"),
-    ("@jit\ndef k(grid):\n    pass\n", "named like a launch option"),
+    ("@jit\ndef k(grid):\n    pass\n", "named like what a launch takes"),
     ("@jit\ndef k(*xs):\n    pass\n", r"takes `\*xs`"),
     ("@jit\ndef k(**xs):\n    pass\n", r"takes `\*xs`"),
     ("@jit\nasync def k(x):\n    pass\n", "async"),

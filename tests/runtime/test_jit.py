@@ -197,8 +197,8 @@ def test_errors_at_decoration():
     assert "num_warps" in caught.value.advice
     with pytest.raises(CompilationError, match="num_warps is 33"):
         from_text("@tilec.jit(num_warps=33)\ndef k(a):\n    pass\n")
-    with pytest.raises(CompilationError, match="parameter `num_warps` is named like"):
-        from_text("@tilec.jit\ndef k(a, num_warps):\n    pass\n")
+    with pytest.raises(CompilationError, match="parameter `stream` is named like"):
+        from_text("@tilec.jit\ndef k(a, stream):\n    pass\n")
 
 
 def test_compile_errors_come_back_each_time():

@@ -31,6 +31,7 @@ _POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
 def visit_call(v: Visitor, node: ast.Call) -> Any:
     """A call, by what is called."""
     function = v.visit(node.func)
+    function = getattr(function, "__tilec_in_kernel__", function)
     args = items(v, node.args)
     kwargs: dict[str, Any] = {}
     for keyword in node.keywords:
@@ -178,12 +179,8 @@ def bind_arguments(fn: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         value = names[p.name]
         if is_constexpr(value):
             names[p.name] = value = value.value
-        if p.is_constexpr:
+        if p.is_constexpr and plain(value) is not RUN_TIME:  # as in Triton, others stay tensors
             names[p.name] = plain(value)
-            if names[p.name] is RUN_TIME:
-                raise CompilationError(
-                    f"`{p.name}` of `{fn.name}` is a tl.constexpr, the argument is a run-time "
-                    f"{value}", None, "pass a constexpr, or drop the annotation of the parameter")
     return names
 
 

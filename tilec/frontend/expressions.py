@@ -12,6 +12,8 @@ from tilec.frontend.merge import RUN_TIME, plain
 from tilec.frontend.scope import refuse_pointer
 from tilec.frontend.visitor import Visitor, handles
 from tilec.language import control
+from tilec.language import dtypes as dt
+from tilec.language.casting import cast
 from tilec.language.literals import convert
 from tilec.language.values import Indexed, describe, tensor, to_tensor
 
@@ -158,12 +160,10 @@ def visit_unary(v: Visitor, node: ast.UnaryOp) -> Any:
 
 
 def as_bool(v: Visitor, node: ast.AST, x: Any) -> Any:
-    """A value as a tensor of int1: whether it is not zero."""
+    """A value as a tensor of int1: whether it is not zero, a pointer's address among them."""
     x = to_tensor(x)
     if x.dtype.is_ptr():
-        raise v.error(node, f"a pointer ({x}) has no truth value",
-                      "compare its address, `p.to(tl.int64) != 0`; `p is None` tells whether an "
-                      "optional pointer was passed")
+        x = cast(x, dt.int64)
     return x if x.dtype.is_bool() else x != 0
 
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from types import CellType
 from typing import Any, NoReturn
 
-from tilec.errors import BRIEF, Brief, CompilationError, Location
+from tilec.errors import BRIEF, Brief, CompilationError, Location, note
 
 MISSING: Any = inspect.Parameter.empty
-# Names that a launch gives a meaning of their own.
-RESERVED = ("grid", "stream", "num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl",
-            "target", "warmup")
+# Names that a launch gives a meaning of their own; a parameter named like another of its options
+# takes the value too.
+RESERVED = ("grid", "stream", "warmup")
 # Where outer names were looked up, by (id of the dict or cell, name): the place, what was there.
 Watch = dict[tuple[int, str], tuple[Any, object]]
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -70,7 +70,7 @@ class Function:
     """A function of the kernel language: parsed when first needed, callable from kernels.
 
     Raises CompilationError for what cannot be a kernel function at all: lambdas, generators,
-    coroutines, `*args`, parameters named like a launch option, and unreadable source.
+    coroutines, `*args`, parameters named like what a launch takes, and unreadable source.
     """
 
     def __init__(self, fn: Callable[..., Any], do_not_specialize: Iterable[str | int] = (),
@@ -130,14 +130,15 @@ class Function:
                 args = self.tree.args
                 node = next(a for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)
                             if a.arg == p.name)
-                self._refuse(f"parameter `{p.name}` is named like a launch option",
+                self._refuse(f"parameter `{p.name}` is named like what a launch takes",
                              f"rename it, for instance to `{p.name}_`", node)
             params.append(Param(p.name, i, p.kind, p.default, p.annotation,
                                 names_constexpr(p.annotation), p.name in fixed or i in fixed,
                                 p.name in unaligned or i in unaligned))
         for unknown in (fixed | unaligned) - {p.name for p in params} - set(range(len(params))):
-            self._refuse(f"`{self.name}` has no parameter `{unknown}` to leave unspecialised",
-                         "its parameters are " + ", ".join(p.name for p in params))
+            note(("unspecialised", self.file, self.first_line, unknown),
+                 f"{self.file}:{self.first_line}: `{self.name}` has no parameter `{unknown}` to "
+                 "leave unspecialised; its parameters are " + ", ".join(p.name for p in params))
         return params
 
     # -- source -------------------------------------------------------------------------------

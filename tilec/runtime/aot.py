@@ -11,7 +11,9 @@ from tilec.compiler import Options
 from tilec.errors import BRIEF, CompilationError, did_you_mean, shown
 from tilec.frontend.function import MISSING, Function
 from tilec.frontend.signature import check_names, parse_signature
-from tilec.language.values import unwrap
+from tilec.language.context import error
+from tilec.language.math import cdiv as tl_cdiv
+from tilec.language.values import describe, unwrap
 from tilec.runtime.arguments import as_plain, constant, constexpr_handler
 from tilec.runtime.kernel import CompiledKernel
 from tilec.target import DEFAULT, Target
@@ -78,3 +80,17 @@ def cdiv(a: int, b: int) -> int:
 def next_power_of_2(n: int) -> int:
     """The least power of two that is not below n."""
     return 1 << max(0, n - 1).bit_length()
+
+
+def _known_power_of_2(n: Any) -> int:
+    n = unwrap(n)
+    if not isinstance(n, int):
+        raise error(f"next_power_of_2 works on compile-time integers only, found {describe(n)}",
+                    "compute it before the launch, and pass it as a tl.constexpr")
+    return next_power_of_2(n)
+
+
+_known_power_of_2.__tilec_builtin__ = True  # type: ignore[attr-defined]
+# What calls from kernels mean.
+cdiv.__tilec_in_kernel__ = tl_cdiv  # type: ignore[attr-defined]
+next_power_of_2.__tilec_in_kernel__ = _known_power_of_2  # type: ignore[attr-defined]

@@ -91,8 +91,8 @@ class Heuristics(Launchable):
         self.check_names(list(values), "@tilec.heuristics", options=True)
 
     def _complete(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        self.refuse(list(self.values), "a heuristic", args, kwargs)
-        for name, value in self.values.items():  # a later one sees the earlier ones
+        self.refuse(list(self.values), "a heuristic", args, {})
+        for name, value in self.values.items():  # it sees the earlier ones, and what it replaces
             kwargs = kwargs | {name: value(self.by_name(args, kwargs))}
         return kwargs
 

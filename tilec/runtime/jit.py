@@ -195,9 +195,9 @@ class JITFunction(Function):
                                   "give it once")
             if name in names:
                 found[name] = i
-            elif name in OPTION_NAMES:
+            if name in COMPILE_OPTIONS or name in OPTION_NAMES and name not in names:
                 options[name] = i
-            else:
+            elif name not in names:
                 known = [*names, *OPTION_NAMES]
                 raise LaunchError(f"`{self.name}` has no parameter or launch option `{name}`",
                                   where, did_you_mean(name, known) or f"it has {', '.join(known)}")
