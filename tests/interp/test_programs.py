@@ -228,3 +228,17 @@ def test_programs_that_write_what_is_there_already_are_no_race(monkeypatch):
     x = np.zeros(1, np.int32)
     launch("%x: ptr<i32>", "%pid = tile.program_id() {axis = 0} : i32\n" + body, [x], (9,))
     assert x[0] == 5 and told == []
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_additions_are_no_race_but_with_a_store(monkeypatch, stores):
+    told = []
+    monkeypatch.setattr("tilec.interp.machine.note", lambda key, text: told.append(text))
+    body = """
+        %pid = tile.program_id() {axis = 0} : i32
+        %one = tile.constant() {value = 1} : i32
+        %a = tile.atomic_rmw(%x, %one) {kind = "add"} : i32
+    """
+    x = np.zeros(1, np.int32)
+    launch("%x: ptr<i32>", body + ("tile.store(%x, %pid)" if stores else ""), [x], (9,))
+    assert bool(told) == stores and (stores or x[0] == 9)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -22,6 +23,7 @@ from tilec.compiler import stages
 from tilec.errors import InterpreterError, ScheduleError, SimulatorError
 from tilec.ir import ops
 from tilec.ir.core import Module
+from tilec.ir.layouts import Mma
 from tilec.ir.parser import parse
 from tilec.ir.printer import print_module
 from tilec.runtime.text import TextKernel
@@ -367,6 +369,8 @@ def test_the_schedule_prints_and_may_be_edited(rng) -> None:
     (lambda loads, dots: setattr(loads[-1], "stage", 2), "in stage 2, expected a stage before"),
     (lambda loads, dots: setattr(dots[0], "stage", 2), "in stage 2|needs its result|before"),
     (lambda loads, dots: setattr(dots[0], "op_order", 9), "op_order puts it after"),
+    (lambda loads, dots: setattr(dots[1].result, "type", replace(
+        dots[1].result.type, layout=Mma(2, (4, 1), (16, 8)))), "only operands of wgmma can have"),
 ])
 def test_schedules_that_cannot_be(change, message, rng) -> None:
     module, *_ = scheduled(rng)

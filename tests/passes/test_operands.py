@@ -131,6 +131,27 @@ def test_copies_have_come_when_the_program_ends(rng) -> None:
 
 
 @tilec.jit
+def used_twice(x, y, out, n):
+    block = x.load([0, 0])
+    acc = tl.zeros((64, 64), tl.float32)
+    for i in range(0, n, 64):
+        acc = tl.dot(block, y.load([i, 0]), acc)
+    for i in range(0, n, 64):
+        acc = tl.dot(block, y.load([i, 0]), acc * 2)
+    out.store([0, 0], acc)
+
+
+def test_a_block_is_waited_for_once(rng) -> None:
+    """Beside those that each loop waits for in each round."""
+    x, y = (rng.integers(-2, 3, (rows, 64)).astype(np.float16) for rows in (64, 128))
+    first, last = (x.astype(np.float64) @ part for part in y.astype(np.float64).reshape(2, 64, 64))
+    out = np.empty((64, 64), np.float32)
+    args = [d(x, (64, 64)), d(y, (64, 64)), d(out, (64, 64)), 128]
+    made = exact(used_twice, args, out, ((first + last) * 2 + first) * 2 + last, 2)
+    assert made.asm["gpu"].count("gpu.mbarrier_wait(") == 3
+
+
+@tilec.jit
 def two_ways(a, b, out, sums, n):
     """One block for wgmma and for mma.sync, which threads read for themselves."""
     acc = tl.zeros((64, 64), tl.float32)

@@ -21,6 +21,7 @@ from tilec.ir.remarks import recording
 from tilec.ir.tensor_maps import recipes
 from tilec.ir.verifier import verify
 from tilec.knobs import RUN_LEVELS
+from tilec.passes.nest import Nest
 from tilec.passes.rewrite_descriptors import RewriteDescriptors
 from tilec.runtime.host import order_arguments
 from tilec.runtime.maps import _overlap, makers
@@ -503,6 +504,27 @@ def test_a_remark_says_why_not(change: dict[str, Any], reason: str) -> None:
         RewriteDescriptors().run(module)
     said = [r.message for r in remarks if r.kind == "tma"]
     assert len(said) == 3 and said[0].endswith(f"its dot is not for wgmma: {reason}"), said
+
+
+@pytest.mark.parametrize(("place", "reason"), [
+    ("%both", ""), ("%turn", "a block's place depends on more than both indices"),
+    ("%read", "a block's place depends on more than both indices")])
+def test_cursors_follow_indices_alone(place: str, reason: str) -> None:
+    """Not what the inner loop carries, nor what it loads."""
+    module = parse("""module { func @f(%p: ptr<i32>, %n: i32, %s: i32) {
+      scf.for(%s, %n, %s) { ^(%i: i32):
+        %last = scf.for(%s, %n, %s, %s) { ^(%k: i32, %turn: i32):
+          %both = tile.add(%i, %k) : i32
+          %read = tile.load(%p) : i32
+          %next = tile.sub(%n, %turn) : i32
+          scf.yield(%next) } : i32
+        tile.store(%p, %last)
+        scf.yield() }
+      func.return() } }""")
+    inner = [op for op in module.walk() if isinstance(op, ops.For)][1]
+    values = [*inner.body.args, *(r for op in inner.body for r in op.results)]
+    found = Nest(inner, [v for v in values if f"%{v.name}" == place])
+    assert found.reason == reason
 
 
 def test_a_remark_on_a_target_without_tma() -> None:
