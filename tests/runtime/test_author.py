@@ -123,7 +123,7 @@ def assigned(name: str):
     lambda: blocks[(1,)](array(), B=lambda: 8),
     lambda: blocks.warmup(array()),
     lambda: blocks(array()),
-    lambda: tilec.heuristics({"B": lambda args: 8})(blocks)[(1,)](array(), B=8),
+    lambda: tilec.heuristics({"B": lambda args: 8})(blocks)[(1,)](array(), 8),
     lambda: tilec.heuristics({"C": lambda args: 8})(blocks),
     lambda: tilec.autotune([tilec.Config({"B": 8})], key=[])(blocks)[(1,)](array(), B=8),
     lambda: tilec.autotune([], key=[])(blocks),
