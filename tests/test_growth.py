@@ -17,7 +17,7 @@ import pytest
 import tilec
 import tilec.language as tl
 from benchmarks import growth
-from tilec.codegen.resources import MOST_REGISTERS
+from tilec.codegen.resources import MOST_ELEMENTS, MOST_REGISTERS
 from tilec.compiler import stages
 from tilec.errors import OutOfResources
 from tilec.ir import ops
@@ -122,9 +122,11 @@ def one_more(x, y, N: tl.constexpr):
     tl.store(y + i, tl.load(x + i) + 1.0)
 
 
-@pytest.mark.parametrize("fn, size, registers", [(product, 256, 1024), (one_more, 1 << 20, 8192),
-                                                 (one_more, 1 << 17, 1024)])
-def test_tiles_far_too_large_are_refused(fn: Any, size: int, registers: int,
+@pytest.mark.parametrize("fn, size, what, required, limit", [
+    (product, 256, "registers a thread", 1024, MOST_REGISTERS),
+    (one_more, 1 << 20, "elements of a tile a thread", 8192, MOST_ELEMENTS),
+    (one_more, 1 << 17, "registers a thread", 1024, MOST_REGISTERS)])
+def test_tiles_far_too_large_are_refused(fn: Any, size: int, what: str, required: int, limit: int,
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*args: Any) -> None:
         raise AssertionError("code is generated")
@@ -133,8 +135,8 @@ def test_tiles_far_too_large_are_refused(fn: Any, size: int, registers: int,
     with pytest.raises(OutOfResources) as caught:
         _ = specialized(fn, SIGNATURE, {"N": size}, "sm_90a").asm["ptx"]
     error = caught.value
-    assert error.resource == "registers a thread" and error.limit == MOST_REGISTERS
-    assert error.required >= registers and "num_warps" in error.advice
+    assert (error.resource, error.limit) == (what, limit)
+    assert error.required >= required > limit and "num_warps" in error.advice
     assert error.loc.file == __file__ and f"f32[{size}" in error.message and "^" in str(error)
 
 

@@ -39,7 +39,7 @@ def check_resources(module: Module, target: Target) -> None:
         _refuse_large(func)
         most, op, tiles = peak_registers(func)
         if most > MOST_REGISTERS:
-            raise _too_many(most, tiles)
+            raise _too_many("registers a thread", most, MOST_REGISTERS, tiles)
         if op is not None and recorded():
             limit = next((a.registers for a in op.ancestors() if isinstance(a, ops.WarpRole)
                           and a.registers), target.registers(
@@ -57,12 +57,16 @@ def _refuse_large(func: Func) -> None:
         if isinstance(op, MemoryOp | ops.SharedLoad | ops.SharedStore | ops.Reduce | ops.Dot |
                       ops.ConvertLayout):
             for value in (*op.results, *op.operands):
-                if isinstance(value.type, Tensor) and \
-                        tile_fragment(value.type).num_registers > MOST_ELEMENTS:
-                    raise _too_many(tile_registers(value.type), [value], [op])
+                if not isinstance(value.type, Tensor):
+                    continue
+                elements = tile_fragment(value.type).num_registers
+                if elements > MOST_ELEMENTS:
+                    raise _too_many("elements of a tile a thread", elements, MOST_ELEMENTS,
+                                    [value], [op])
 
 
-def _too_many(most: int, tiles: Sequence[Value], places: Sequence[Op] = ()) -> OutOfResources:
+def _too_many(resource: str, required: int, limit: int, tiles: Sequence[Value],
+              places: Sequence[Op] = ()) -> OutOfResources:
     """An error that names what a thread holds too much of, the largest tiles first. places: ops
     that it may be shown at, before those that make the tiles."""
     lines = ["  registers  elements  tile"]
@@ -74,7 +78,7 @@ def _too_many(most: int, tiles: Sequence[Value], places: Sequence[Op] = ()) -> O
                      f"{f'`{value.name}`, ' * bool(value.name)}{shape}")
     made = (value.op for value in tiles if value.op is not None)
     error = OutOfResources(
-        "registers a thread", most, MOST_REGISTERS, "\n".join(lines),
+        resource, required, limit, "\n".join(lines),
         next((op.loc for op in (*places, *made) if op.loc is not UNKNOWN), None))
     error.advice = "give the kernel more warps (`num_warps`), or use smaller tiles"
     return error
