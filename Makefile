@@ -1,6 +1,6 @@
 # Everything runs in .venv, made by Python's own venv and pip.
 #   make demo        one kernel, shown at every level
-#   make test        what CI runs: under 6 minutes on 2 cores
+#   make test        what CI runs: 6.5 minutes on 2 cores
 #   make test-full   every configuration, and the golden tests by lit itself
 #   make test-torch  the tests that need torch, which it installs: a build for CPUs will do
 #   make test-gpu    the tests that need a GPU
