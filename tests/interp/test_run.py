@@ -405,6 +405,17 @@ def test_alignment_of_the_host_array_is_kept():
         assert (out[0] - buffer[shift:].ctypes.data) % 256 == 0
 
 
+def test_addresses_do_not_depend_on_where_the_hosts_memory_lies():
+    body = """
+        %a = tile.bitcast(%x) : i64
+        tile.store(%o, %a)
+    """
+    buffers = sorted((np.zeros(2, np.int64) for _ in range(2)), key=lambda a: a.ctypes.data)
+    for x, out in (buffers, buffers[::-1]):
+        launch("%x: ptr<i64>, %o: ptr<i64>", body, [x, out])
+        assert out[0] >> 40 == 1
+
+
 def test_strided_arrays_are_reached_through_their_strides():
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
     view = base[:, ::2]

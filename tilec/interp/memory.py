@@ -110,7 +110,9 @@ class Memory:
         for low, high, name in sorted((*storage_of(a), name) for name, a in arrays.items()):
             start, end, names = found.pop() if found and low < found[-1][1] else (low, high, [])
             found.append((start, max(end, high), [*names, name]))
-        for low, high, names in found:
+        order = {name: i for i, name in enumerate(arrays)}
+        # By argument, not by where the host's memory lies: addresses are the same in every run.
+        for low, high, names in sorted(found, key=lambda f: min(order[name] for name in f[2])):
             self._allocate(low, high, names)
             for name in names:
                 # A reversed view starts at its last byte; `data` is its first element.
