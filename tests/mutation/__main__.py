@@ -237,7 +237,8 @@ def main() -> int:
     if not given.report:
         mutants = [m for m in MUTANTS if given.only in m.name]
         if given.reach:
-            reach_file.write_text(json.dumps(vars(Reach.measured(MUTANTS, given.jobs, given.tests))))
+            reach = Reach.measured(MUTANTS, given.jobs, given.tests)
+            reach_file.write_text(json.dumps(vars(reach)))
             return 0
         if given.resume and reach_file.exists():
             reach = Reach(**json.loads(reach_file.read_text())).renewed()

@@ -245,7 +245,7 @@ def test_the_next_round_comes_to_elements_of_others(monkeypatch: pytest.MonkeyPa
 def window_that_jumps(p, o, N: tl.constexpr):
     """As above, from a number that is computed in the round."""
     i = tl.arange(0, N)
-    for k in range(0, 9):
+    for k in range(9):
         at = k * 7 % 4 * 32 + i
         x = tl.load(p + at, mask=at < N, other=0)
         tl.store(p + at, x * 2 + k, mask=at < N)

@@ -93,7 +93,7 @@ def test_writes() -> None:
 def test_the_racing_element_is_named() -> None:
     """Of a warp's store, the one that another warp has written, and not to the same value."""
     first = SHARED + "setp.lt.u32 %p1, %t, 32; setp.eq.u32 %p2, %t, 5; @%p2 st.shared.b32 [%s], 9; "
-    second = "add.u32 %s, %s, {}; @!%p1 st.shared.b32 [%s], %t;".format(-128 + 4 * 2)
+    second = f"add.u32 %s, %s, {-128 + 4 * 2}; @!%p1 st.shared.b32 [%s], %t;"
     fails(first + second, r"race: it writes shared address 0x0*414\b")
 
 
