@@ -45,7 +45,7 @@ _BF16 = Needs(((80, 70),), "", "use f16 or f32 on this target")
 _INSTRUCTIONS: dict[str, Needs] = {
     **dict.fromkeys(
         """add atom bar barrier.cta bra cvt d2f d2i d2ll d2ui d2ull div ex2 f2i f2ll f2ui f2ull
-        fence ld lg2 mov rcp read.ptx.sreg red rsqrt selp setp shfl st sub
+        fence ld lg2 mov mulhi rcp read.ptx.sreg red rsqrt selp setp shfl st sub
         vprintf""".split(), _BASE),
     "ldmatrix": Needs(((75, 65),)),
     "cvt bf16": _BF16, "ff2bf16x2": _BF16, "ff2f16x2": _AMPERE, "f2tf32": _AMPERE,

@@ -297,8 +297,6 @@ def ulp32(y: np.ndarray) -> np.ndarray:
 
 def function(name: str, x: np.ndarray, t: str) -> tuple[np.ndarray, np.ndarray]:
     """(the exact values, how far a result of type `t` may be), in float64."""
-    if name in ("sin", "cos") and (np.abs(x) > 65536).any():
-        raise Reject("sin and cos promise nothing there")
     with np.errstate(all="ignore"):
         y = np.asarray(FUNCTIONS[name](x), np.float64)
         if t == "float64":
