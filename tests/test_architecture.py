@@ -46,8 +46,8 @@ HEAVY = ("numpy", "llvmlite", "lark", "cuda", "ml_dtypes", "torch")
 # Ops that a table of rules leaves out, and why.
 ENDS = {"Yield", "Condition"}  # the op around them reads them
 MACHINE = {  # memory, control flow and the grid are the interpreter's, which has rules for them
-    "AllocShared", "Assert", "Assume", "AsyncCommit", "AsyncCopy", "AsyncWait", "AtomicRmw",
-    "Barrier", "Breakpoint", "ClusterBarrier", "ClusterRank", "DescriptorAtomic",
+    "AllocShared", "Assert", "Assume", "AsyncCommit", "AsyncCopy", "AsyncWait", "AtomicCas",
+    "AtomicRmw", "Barrier", "Breakpoint", "ClusterBarrier", "ClusterRank", "DescriptorAtomic",
     "DescriptorLoad", "DescriptorStore", "Elect", "FenceAsync", "For", "GridDependencyLaunch",
     "GridDependencyWait", "If", "Load", "MbarrierArrive", "MbarrierExpect", "MbarrierInit",
     "MbarrierWait", "MemdescIndex", "MemdescTrans", "NamedBarrierArrive", "NamedBarrierSync",

@@ -302,7 +302,7 @@ REFUSED = {
     "d.load()": "tl.tensor_descriptor.load(self, offsets)",
     "d.store([0, 0], tl.zeros((8, 4), tl.int8))": "block and value",
     "d.store([0, 0], tl.zeros((2, 8, 8), tl.int8))": "the blocks are [8, 8]",
-    "d.atomic_add([0, 0], 1)": "no atomic addition of int8",
+    "d.atomic_add([0, 0], 1)": "no atomic add of int8",
     "d.gather(tl.arange(0, 8), 0)": "expected one row",
     "tl.make_tensor_descriptor(x, [n, n], [n, 1], [1, 8]).gather(n, 0)": "x_offsets is int32",
     "tl.make_tensor_descriptor(c, [n], [1], [8]).store([0], 1)": "cannot write through",

@@ -162,7 +162,7 @@ def wrong(a, b, c, HOW: tl.constexpr):
 
 
 SAID = {
-    "bytes": "tlg.tma.atomic_add: there is no atomic addition of int8",
+    "bytes": "tlg.tma.atomic_add: there is no atomic add of int8",
     "double": "tlg.tma.atomic_add: TMA adds no fp64",
     "extents": "tlg.tma.load: cannot copy blocks of [1, 64] with a fp32[32] buffer",
     "flat": "tlg.tma.load: cannot copy blocks of [64, 64] with a int8[64] buffer",

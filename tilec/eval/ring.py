@@ -18,6 +18,7 @@ from functools import cache
 
 import numpy as np
 
+from tilec.eval.atomics import UPDATES, Update
 from tilec.eval.casts import cast
 from tilec.eval.dtypes import BF16, E4M3, E5M2, F16, F32, F64, Array, DType, dtype_of, is_float
 from tilec.eval.mathfns import math_function
@@ -198,6 +199,13 @@ def compare(a: Array, b: Array, predicate: str) -> Array:
         return np.asarray(~equal | ~numbers)
     less = _less(a, b) if predicate in ("lt", "le") else equal
     return np.asarray((less | equal if predicate == "le" else less) & numbers)
+
+
+RING_UPDATES: dict[str, Update] = {
+    **UPDATES, "add": add,
+    "max": lambda old, new: np.where(_less(old, new), new, old),
+    "min": lambda old, new: np.where(_less(new, old), new, old),
+}
 
 
 # -- rules ------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def scratch_bytes(op: Op) -> int:
         src, dst = op.x.type, op.result.type
         assert isinstance(src, Tensor) and isinstance(dst, Tensor)
         return move_scratch(src, dst)
-    if isinstance(op, ops.AtomicRmw):
+    if isinstance(op, ops.Atomic):
         return atomic_scratch(op)
     if isinstance(op, ops.Dot):
         return dot_areas(op)[3]
@@ -208,7 +208,7 @@ def sum_bytes(op: ops.Dot) -> int:
 
 
 # ---- atomics
-def atomic_scratch(op: ops.AtomicRmw) -> int:
+def atomic_scratch(op: ops.Atomic) -> int:
     """Bytes through which copies of an atomic's results reach the threads that did not make it."""
     if not op.result.uses:
         return 0

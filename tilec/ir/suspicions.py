@@ -12,7 +12,7 @@ from tilec.ir.ops.base import Rearrange
 from tilec.ir.origins import walk_back
 from tilec.ir.types import scalar_of, shape_of
 
-_ATOMICS = (ops.AtomicRmw, ops.DescriptorAtomic)
+_ATOMICS = (ops.Atomic, ops.DescriptorAtomic)
 _STORES = (ops.Store, ops.DescriptorStore, ops.TmaStore)
 _SUM_PLACES: dict[type[Op], Sequence[list[int]]] = {  # where an op may have the sum so far
     ops.Add: ([0], [1]), ops.Sub: ([0],), ops.Fma: ([2],)}

@@ -72,7 +72,18 @@ from tilec.language.math import (
     sqrt,
     tanh,
 )
-from tilec.language.memory import atomic_add, load, store
+from tilec.language.memory import (
+    atomic_add,
+    atomic_and,
+    atomic_cas,
+    atomic_max,
+    atomic_min,
+    atomic_or,
+    atomic_xchg,
+    atomic_xor,
+    load,
+    store,
+)
 from tilec.language.reduction import argmax, argmin, max, min, reduce, sum, xor_sum
 from tilec.language.selection import PropagateNan, clamp, maximum, minimum, where
 from tilec.language.shape import (
@@ -89,6 +100,8 @@ from tilec.language.values import builtin, constexpr, tensor
 
 __all__ = [
     "PropagateNan", "abs", "advance", "arange", "argmax", "argmin", "assume", "atomic_add",
+    "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg",
+    "atomic_xor",
     "bfloat16", "block_pointer", "block_type", "broadcast", "broadcast_to", "builtin", "cast",
     "cdiv", "ceil", "clamp", "condition", "const", "constexpr", "cos", "debug_barrier",
     "device_assert", "device_print", "dot", "dtype", "erf", "exp", "exp2", "expand_dims",

@@ -182,7 +182,7 @@ def _literal(value: Any) -> str:
     return repr(value) if value == value and abs(value) != float("inf") else f'float("{value}")'
 
 
-def _access(op: ops.Load | ops.Store | ops.AtomicRmw, name: str, first: int,
+def _access(op: ops.Load | ops.Store | ops.Atomic, name: str, first: int,
             names: Sequence[str]) -> str:
     """A call with the optional operands by name, and the attributes."""
     parts = [*names[:first], *(f"{k}={v}" for k, v in zip(("mask", "other"), names[first:]))]
@@ -231,7 +231,8 @@ SPELLINGS: dict[type[Op], Callable[[_Speller, Any, Sequence[str]], str]] = {
     ops.Bitcast: lambda s, op, n: f"{n[0]}.to({_dtype(op.result.type)}, bitcast=True)",
     ops.Load: lambda s, op, n: _access(op, "load", 1, n),
     ops.Store: lambda s, op, n: _access(op, "store", 2, n),
-    ops.AtomicRmw: lambda s, op, n: _access(op, "atomic_add", 2, n),
+    ops.AtomicRmw: lambda s, op, n: _access(op, f"atomic_{op.kind}", 2, n),
+    ops.AtomicCas: lambda s, op, n: _access(op, "atomic_cas", 3, n),
     ops.Print: lambda s, op, n: f"tl.device_print({', '.join([repr(op.prefix), *n])}, "
                                 f"hex={op.hex})",
     ops.Assume: lambda s, op, n: f"tl.assume({n[0]})",

@@ -20,7 +20,7 @@ from tilec.language.gpu.barriers import barrier_array
 from tilec.language.gpu.cluster import eviction_of, mask_of_ranks
 from tilec.language.gpu.shared import buffer_of, shared_buffer
 from tilec.language.gpu.support import by_one_thread, need, need_warpgroups
-from tilec.language.memory import check_addition, writable
+from tilec.language.memory import check_atomic, writable
 from tilec.language.values import builtin, const_int, const_value, describe
 
 
@@ -107,7 +107,7 @@ def _store(desc: Any, offsets: Any, buffer: Any, what: str, reduce: str = "") ->
     need_warpgroups(what)
     writable(desc.base, what)
     if reduce:
-        check_addition(desc.dtype, what)
+        check_atomic(reduce, desc.dtype, what)
         if desc.dtype.ir not in REDUCED:
             raise error(f"{what}: TMA adds no {desc.dtype}",
                         "use the descriptor's own atomic_add, or tl.atomic_add")

@@ -31,7 +31,7 @@ needs_rule = Rules("operand layout")
 forward_rule = Rules("result layout")
 
 
-@needs_rule(ops.Elementwise, ops.Broadcast, ops.Load, ops.AtomicRmw)
+@needs_rule(ops.Elementwise, ops.Broadcast, ops.Load, ops.Atomic)
 def _same(op: Op) -> Needs:
     return [layout_of(op.result.type)] * len(op.operands)
 
