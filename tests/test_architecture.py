@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "interp": EVAL, "passes": EVAL, "codegen": EVAL, "frontend": EVAL | {"language"},
     "language": EVAL | {"frontend"}, "compiler": COMPILER, "instruments": COMPILER,
     "runtime": RUNTIME, "testing": RUNTIME, "tools": RUNTIME | {"tools"},
+    "compat": RUNTIME | {"compat"},
 }
 # Lines of code that groups of folders may have: budgets, of which something is deleted first.
 BUDGETS = {
