@@ -227,7 +227,7 @@ def _full(data: Data) -> Array | None:
 
 def _poison_rule(op: Op, compute: Callable[..., Array]) -> Rule:
     """The rule of an op with an eval rule: its data by that, its poison by the op's kind."""
-    if not op.operands:
+    if not op.operands and not isinstance(op, ops.InlineAsm):
         def constant(m: Machine, frame: Frame, op: Op) -> Sequence[Data]:
             return ((compute(op)[None], None),)
         return constant
@@ -236,6 +236,8 @@ def _poison_rule(op: Op, compute: Callable[..., Array]) -> Rule:
     def run(m: Machine, frame: Frame, op: Op) -> Sequence[Data]:
         data = [frame.get(v) for v in op.operands]
         array = compute(op, *(a for a, _ in data))
+        if isinstance(array, tuple):  # of several results, each of all operands
+            return [(a, union(*(p for _, p in data))) for a in array]
         if type(op) not in _MAKES_POISON and all(p is None for _, p in data):
             return ((array, None),)
         return ((array, spread(op, compute, data)),)

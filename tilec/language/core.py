@@ -54,6 +54,7 @@ from tilec.language.dtypes import (
     uint64,
     void,
 )
+from tilec.language.inline_asm import inline_asm_elementwise
 from tilec.language.linalg import dot
 from tilec.language.math import (
     abs,
@@ -106,6 +107,7 @@ __all__ = [
     "cdiv", "ceil", "clamp", "condition", "const", "constexpr", "cos", "debug_barrier",
     "device_assert", "device_print", "dot", "dtype", "erf", "exp", "exp2", "expand_dims",
     "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "int1",
+    "inline_asm_elementwise",
     "int16", "int32", "int64", "int8", "load", "load_tensor_descriptor", "log", "log2",
     "make_block_ptr", "make_tensor_descriptor", "max", "max_constancy", "max_contiguous",
     "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "pi32_t",

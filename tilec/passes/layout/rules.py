@@ -36,6 +36,11 @@ def _same(op: Op) -> Needs:
     return [layout_of(op.result.type)] * len(op.operands)
 
 
+@needs_rule(ops.InlineAsm)
+def _inline_asm(op: ops.InlineAsm) -> Needs:
+    return [layout_of(op.results[0].type)] * len(op.operands)
+
+
 @needs_rule(ops.Store)
 def _store(op: ops.Store) -> Needs:
     return [layout_of(op.ptr.type)] * len(op.operands)
@@ -162,7 +167,7 @@ def _no_opinion(op: Op, layout: Layout) -> Layout | None:
     return None
 
 
-@forward_rule(ops.Elementwise, ops.ConvertLayout)
+@forward_rule(ops.Elementwise, ops.InlineAsm, ops.ConvertLayout)
 def _keep(op: Op, layout: Layout) -> Layout | None:
     return layout
 
