@@ -265,7 +265,6 @@ def test_signatures_that_do_not_fit(specs, constexprs, message, advice):
 
 
 @pytest.mark.parametrize("text, message", [
-    ("@jit\ndef k(grid):\n    pass\n", "named like what a launch takes"),
     ("@jit\ndef k(*xs):\n    pass\n", r"takes `\*xs`"),
     ("@jit\ndef k(**xs):\n    pass\n", r"takes `\*xs`"),
     ("@jit\nasync def k(x):\n    pass\n", "async"),

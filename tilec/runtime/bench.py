@@ -15,16 +15,17 @@ MOST_RUNS = 10_000  # of a function that does next to nothing
 
 
 def do_bench(fn: Callable[[], Any], warmup: float = 25, rep: float = 100,
+             grad_to_none: Sequence[Any] | None = None,
              quantiles: Sequence[float] | None = None, return_mode: str = "median", *,
-             before: Callable[[], Any] | None = None, stream: int | None = None,
-             index: int | None = None) -> Any:
+             before: Callable[[], Any] | None = None, after: Callable[[], Any] | None = None,
+             stream: int | None = None, index: int | None = None) -> Any:
     """Milliseconds that the GPU spends on what `fn` puts into the current stream.
 
-    warmup, rep: about how many milliseconds to warm up and to measure for. quantiles: such as
-    (0.5, 0.2, 0.8): gives a list of them, a number for one. return_mode: "median", "mean", "min",
-    "max", "all". before: called before each run, not timed. stream, index: the raw stream and the
-    device, if not the current ones. The L2 cache is overwritten before each run. DriverError
-    without a GPU.
+    warmup, rep: about how many milliseconds to warm up and to measure for. grad_to_none: tensors
+    whose `grad` is dropped before each run. quantiles: such as (0.5, 0.2, 0.8): gives a list of
+    them, a number for one. return_mode: "median", "mean", "min", "max", "all". before, after:
+    called before and after each run, not timed. stream, index: the raw stream and the device, if
+    not the current ones. The L2 cache is overwritten before each run. DriverError without a GPU.
     """
     if return_mode not in MODES:
         raise TilecError(f"return_mode is {return_mode!r}, expected {', '.join(MODES)}", None,
@@ -40,12 +41,16 @@ def do_bench(fn: Callable[[], Any], warmup: float = 25, rep: float = 100,
         def measure(count: int) -> list[float]:
             pairs = [(device.Event(), device.Event()) for _ in range(count)]
             for begin, end in pairs:
+                for x in grad_to_none or ():
+                    x.grad = None
                 if before is not None:
                     before()
                 device.zero(flush.pointer, flush.nbytes, queue)
                 begin.record(queue)
                 fn()
                 end.record(queue)
+                if after is not None:
+                    after()
             device.synchronize(where)
             return [end.since(begin) for begin, end in pairs]
 

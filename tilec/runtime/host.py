@@ -384,9 +384,9 @@ def _simulate(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, i
 
 
 def launch_on_device(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, int, int],
-                     stream: int | None = None) -> None:
+                     stream: int | None = None, wait: bool = True) -> None:
     """Launch on the device where the arrays live, on its current stream or another, and wait for
-    it. CheckError where a check of a debug compilation failed."""
+    it if asked, or for checks. CheckError where a check of a debug compilation failed."""
     pairs = [handler_of(v)(v) for v in values]
     found = {place_of(key) for key, _ in pairs} - {None}
     if len(found) > 1 or not all(isinstance(p, int) for p in found):
@@ -399,7 +399,8 @@ def launch_on_device(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[
     passed = [value for _, value in pairs]
     if not kernel.options.debug:
         launch(passed)
-        device.synchronize(index)
+        if wait:
+            device.synchronize(index)
         return
     with device.DeviceBuffer.of(bytes(REPORT_BYTES), index) as report:
         launch(passed + checks.added_values(report.pointer, kernel.param_types,
