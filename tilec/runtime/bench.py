@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilec.errors import TilecError, did_you_mean
+from tilec.errors import TilecError, ToolError, did_you_mean
 from tilec.runtime import device
 
 MODES: dict[str, Callable[[list[float]], Any]] = {
@@ -58,6 +59,35 @@ def do_bench(fn: Callable[[], Any], warmup: float = 25, rep: float = 100,
         once = max(statistics.median(measure(5)), 1e-6)
         measure(_count(warmup, once))
         times = measure(_count(rep, once))
+    return _summary(times, quantiles, return_mode)
+
+
+def do_bench_cudagraph(fn: Callable[[], Any], rep: float = 20,
+                       grad_to_none: Sequence[Any] | None = None,
+                       quantiles: Sequence[float] | None = None, return_mode: str = "median"
+                       ) -> Any:
+    """Like `do_bench`, of what torch captures of `fn` in a CUDA graph, so that launches cost next
+    to nothing; rep: about how many milliseconds one replay is to take. ToolError without torch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise ToolError("CUDA graphs are torch's here, and it is not loaded", None,
+                        "import torch, or use tilec.testing.do_bench")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        fn()  # compiles and loads what is not there yet
+        for x in grad_to_none or ():
+            x.grad = None
+        count = _count(rep, max(do_bench(fn, 0, 0), 1e-6))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            for _ in range(count):
+                for x in grad_to_none or ():
+                    x.grad = None
+                fn()
+        replays = do_bench(graph.replay, 0, 10 * rep, return_mode="all")
+    return _summary([t / count for t in replays], quantiles, return_mode)
+
+
+def _summary(times: list[float], quantiles: Sequence[float] | None, return_mode: str) -> Any:
     if quantiles is None:
         return MODES[return_mode](times)
     found = [_quantile(sorted(times), q) for q in quantiles]

@@ -10,7 +10,7 @@ ACTIVE: list[Hook] = []  # every hook there is; while it is empty, launches look
 
 
 class Chain:
-    """Functions that are called in turn with a launch's `Metadata`."""
+    """Functions that are called in turn with a launch's `LaunchInfo`."""
 
     def __init__(self) -> None:
         self.calls: list[Hook] = []
@@ -34,7 +34,7 @@ class Chain:
 launch_enter, launch_exit = Chain(), Chain()
 
 
-class Metadata:
+class LaunchInfo:
     """What a launch hook is given; `get()` is a dict of the kernel's `name`, its `function` (a
     handle, or None on the CPU), the raw `stream`, and what the kernel's launch_metadata gives."""
 

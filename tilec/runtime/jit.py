@@ -201,7 +201,7 @@ class JITFunction(Function, KernelInterface):
         for hook in self.pre_run_hooks:
             hook(*args, **kwargs)
         more = self.launch_metadata
-        about = hooks.Metadata(
+        about = hooks.LaunchInfo(
             {"name": entry.kernel.name, "stream": stream,
              "function": entry.kernel.function if entry.level == "cubin" else None},
             None if more is None else

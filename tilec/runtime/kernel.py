@@ -46,10 +46,10 @@ from tilec.language.values import constexpr
 from tilec.runtime import arguments, checks, device, entry, host
 from tilec.runtime.cache import DiskCache
 from tilec.runtime.fingerprint import source_fingerprint
+from tilec.runtime.interface import GPUTarget, Metadata
 from tilec.runtime.launch import Launcher
 from tilec.runtime.loading import load
 from tilec.runtime.maps import Grid, NoMap, makers
-from tilec.runtime.metadata import GPUTarget, Metadata
 from tilec.runtime.validation import Miscompiled
 from tilec.runtime.validation import from_knobs as validation
 from tilec.target import Target
