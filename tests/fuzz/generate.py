@@ -398,6 +398,8 @@ class Generator:
         if kind == 0:
             cond = self.put("compare", self.put("program", axis=0), rng.choice([0, 1]),
                             symbol=rng.choice(["==", ">"]))
+            if rng.random() < 0.2:  # a tile of one element
+                cond = self.put("expand_dims", cond, axis=0, rank=rng.choice([None, 1, 2]))
             arms = []
             for _ in range(rng.choice([1, 2])):
                 with self.inside() as body:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.fuzz import numerics as nu
 from tests.fuzz.numerics import FP8, INTS, NUMPY, Reject, cast, is_float
-from tests.fuzz.ops import number
+from tests.fuzz.ops import common, number, tile
 from tests.fuzz.program import Machine, Value, op, value
 
 BEST = {**dict.fromkeys(("int1", "int8", "int16", "uint8", "uint16"), "int32"),
@@ -42,7 +42,7 @@ def _of(a: Any) -> Value:
 @op("expand_dims", lambda a, axis, rank: f"tl.expand_dims({a}, {axis})" if rank is None else
     f"{a}[" + ", ".join("None" if d == axis else ":" for d in range(rank)) + "]")
 def _(m: Machine, a: Any, axis: int, rank: int | None) -> Value:
-    if rank is not None and rank != a.x.ndim + 1:
+    if rank is not None and not axis < rank or axis > _of(a).x.ndim:
         raise Reject("another rank")
     return _of(a).moved(lambda x: np.expand_dims(x, axis))
 
@@ -79,6 +79,46 @@ def _(m: Machine, a: Any, order: tuple[int, ...], form: str) -> Value:
 @op("trans", "{form}({0})")
 def _(m: Machine, a: Any, form: str) -> Value:
     return _of(a).moved(lambda x: x.swapaxes(-1, -2))
+
+
+def _beside(a: Any, b: Any) -> Value:
+    """Two tiles along a new last axis."""
+    owner = None
+    if isinstance(a, Value) and a.dtype.startswith("*"):
+        if tile(b).dtype != a.dtype:
+            raise Reject("pointers of two types")
+        t, parts, rounded = a.dtype, (a.x, b.x), False
+        owner = np.stack(np.broadcast_arrays(a.owner, b.owner), -1)
+    else:
+        t, parts, _, rounded = common((a, b), fp8=True)
+    bad = [v.poison if isinstance(v, Value) else np.zeros((), bool) for v in (a, b)]
+    x = np.stack(np.broadcast_arrays(*parts), -1)
+    poison = np.stack([np.broadcast_to(p, x.shape[:-1]) for p in bad], -1)
+    return Value(x, t, poison, rounded, owner=owner)
+
+
+@op("join", "tl.join({0}, {1})")
+def _(m: Machine, a: Any, b: Any) -> Value:
+    return _beside(a, b)
+
+
+@op("interleave", "tl.interleave({0}, {1})")
+def _(m: Machine, a: Any, b: Any) -> Value:
+    return _beside(a, b).moved(lambda x: x.reshape(*x.shape[:-2], -1))
+
+
+@op("cat", "tl.cat({0}, {1}, dim={dim})")
+def _(m: Machine, a: Any, b: Any, dim: int) -> Value:
+    if tile(a).shape != tile(b).shape or dim >= a.x.ndim:
+        raise Reject("another shape")
+    return _beside(a, b).moved(lambda x: np.concatenate([x[..., 0], x[..., 1]], dim))
+
+
+@op("split", lambda a, form: form.format(a))
+def _(m: Machine, a: Any, form: str) -> tuple[Value, Value]:
+    if _of(a).shape[-1:] != (2,):
+        raise Reject("no pairs")
+    return a.moved(lambda x: x[..., 0]), a.moved(lambda x: x[..., 1])
 
 
 @op("item", "{0}.item()")
