@@ -181,7 +181,7 @@ CASES: dict[Callable[[Module], None], str] = {
     argument_layout_at_tile_level: "block argument %x: tensor<8xf32, blocked",
     unknown_attribute: "there is no attribute `stop`",
     no_layout_at_gpu_level: "layout at level gpu",
-    effect_in_reduce: "a reduce's region must be pure",
+    effect_in_reduce: "the region of a reduce or scan must be pure",
 }
 
 
