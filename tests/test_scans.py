@@ -1,5 +1,5 @@
-"""Scans at every level against numpy: all dtypes, axes and directions, odd extents, tuples of several
-dtypes, functions that are not commutative.
+"""Scans at every level against numpy: all dtypes, axes and directions, odd extents, tuples of
+several dtypes, functions that are not commutative.
 
 Values of floats come from a wider type; how far a result may be is what docs/semantics.md,
 section 7, says.
@@ -7,9 +7,8 @@ section 7, says.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
-from math import log2, prod
+from math import log2
 
 import ml_dtypes
 import numpy as np

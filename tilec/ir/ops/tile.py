@@ -181,8 +181,9 @@ class Combining(ScratchOp):
         have = [a.type for a in self.body.args]
         yielded = [v.type for v in self.body.terminator.operands]
         if have != scalars * 2 or yielded != scalars:
-            raise self.fail(f"region takes {have} and yields {yielded}, expected twice and once "
-                            f"{scalars}")
+            takes, gives, want = (", ".join(map(str, types)) for types in (have, yielded, scalars))
+            raise self.fail(f"region takes ({takes}) and yields ({gives}), expected twice and once "
+                            f"({want})")
         return [self.result_type(v.type) for v in self.inputs]
 
     def result_type(self, t: Type) -> Type:
