@@ -128,7 +128,7 @@ def atomics_of(t: str) -> list[str]:
 
 def _atomic_text(p: str, v: str, other: str, kind: str, sem: str, scope: str, out: bool) -> str:
     if kind == "cas":
-        return f'{p}.atomic_cas({other}, {v}, sem="{sem}", scope="{scope}")'
+        return f'tl.atomic_cas({p}, {other}, {v}, sem="{sem}", scope="{scope}")'
     return f'tl.atomic_{kind}({p}, {v}, mask={other}, sem="{sem}", scope="{scope}")'
 
 
@@ -179,9 +179,13 @@ def update(m: Machine, i: int, at: np.ndarray, given: Sequence[np.ndarray], t: s
         if len(np.unique(at)) == at.size:
             array[at] = UPDATES[kind](array[at], *given)
             return
+        meaning = UPDATES[kind]
+        if isinstance(meaning, np.ufunc):
+            meaning.at(array, at, given[0])
+            return
         for lane in range(at.size):
             one = at[lane:lane + 1]
-            array[one] = UPDATES[kind](array[one], given[0][lane:lane + 1])
+            array[one] = meaning(array[one], given[0][lane:lane + 1])
 
 
 def _check_sums(memory: Memory, i: int, at: np.ndarray, x: np.ndarray, t: str) -> None:
