@@ -129,8 +129,8 @@ CASES = {
                             "after"),
     "walrus in an arm": ("x = (y := n) if n > 0 else 2", "y := n",
                          "`:=` stands in an arm that may not be computed", "before this"),
-    "only in the loop": ("while True:\n    x = n\n    if x > 3:\n        break\ntl.store(p, x)", "x",
-                         "`x` is only assigned inside the loop", "before the loop"),
+    "only in the loop": ("while True:\n    x = n\n    if x > 3:\n        break\ntl.store(p, x)",
+                         "x", "`x` is only assigned inside the loop", "before the loop"),
     "endless": ("while True:\n    tl.store(p, f)", "True", "the loop never ends", "depend"),
     "changed before break": ("x = 1\nfor i in range(n):\n    x = 2.0\n    break\n"
                              "tl.store(p, x)", "x",
