@@ -13,6 +13,7 @@ import numpy as np
 
 from tests.fuzz import memory_ops as _memory_ops  # noqa: F401  (registers operations)
 from tests.fuzz import ops as _ops  # noqa: F401
+from tests.fuzz import random_ops as _random_ops  # noqa: F401
 from tests.fuzz import shape_ops as _shape_ops  # noqa: F401
 from tests.fuzz.numerics import ALL, FLOATS, FP8, INTS, SIGNED, Reject, is_float, limits, width
 from tests.fuzz.program import (

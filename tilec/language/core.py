@@ -71,6 +71,7 @@ from tilec.language.math import (
     sin,
     sqrt,
     tanh,
+    umulhi,
 )
 from tilec.language.memory import atomic_add, load, store
 from tilec.language.reduction import argmax, argmin, max, min, reduce, sum, xor_sum
@@ -103,6 +104,6 @@ __all__ = [
     "pi32_t", "pointer_type", "program_id", "range", "ravel", "reduce", "reshape", "rsqrt", "sin",
     "split", "sqrt", "static_assert", "static_print", "static_range", "store",
     "store_tensor_descriptor", "sum", "tanh", "tensor", "tensor_descriptor", "to_tensor", "trans",
-    "uint16", "uint32", "uint64", "uint8", "view", "void", "where", "xor_sum", "zeros",
+    "uint16", "uint32", "uint64", "uint8", "umulhi", "view", "void", "where", "xor_sum", "zeros",
     "zeros_like",
 ]
