@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz import ops as _ops  # noqa: F401  (registers operations)
+from tests.fuzz import random_ops as _random_ops  # noqa: F401
 from tests.fuzz import shape_ops as _shape_ops  # noqa: F401
 from tests.fuzz.memory_ops import ALONE, UPDATES, atomics_of
 from tests.fuzz.numerics import ALL, FP8, INTS, SIGNED, Reject, is_float, limits, width

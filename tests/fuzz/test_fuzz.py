@@ -66,7 +66,8 @@ def test_large(first: int) -> None:
 
 TYPES_AND_VALUES = {
     "PropagateNan", "block_pointer", "block_type", "builtin", "const", "constexpr", "core",
-    "dtype", "extra", "math", "pi32_t", "pointer_type", "tensor", "tensor_descriptor", "void"}
+    "dtype", "extra", "math", "pi32_t", "pointer_type", "random", "tensor",
+    "tensor_descriptor", "void"}
 EXEMPT = TYPES_AND_VALUES | {
     "device_print": "prints, and changes no value; tests/language",
     "static_print": "prints while compiling; tests/language"}.keys()

@@ -72,6 +72,7 @@ from tilec.language.math import (
     sin,
     sqrt,
     tanh,
+    umulhi,
 )
 from tilec.language.memory import (
     atomic_add,
@@ -118,5 +119,5 @@ __all__ = [
     "program_id", "range", "ravel", "reduce", "reshape", "rsqrt", "sin", "split", "sqrt",
     "static_assert", "static_print", "static_range", "store", "store_tensor_descriptor", "sum",
     "tanh", "tensor", "tensor_descriptor", "to_tensor", "trans", "uint16", "uint32", "uint64",
-    "uint8", "view", "void", "where", "xor_sum", "zeros", "zeros_like",
+    "uint8", "umulhi", "view", "void", "where", "xor_sum", "zeros", "zeros_like",
 ]
