@@ -82,6 +82,11 @@ def _reshape(op: ops.Reshape) -> Needs:
     return [reshape(layout, linear_shape(dst), linear_shape(src))]
 
 
+@needs_rule(ops.Gather)
+def _gather(op: ops.Gather) -> Needs:
+    return [None, layout_of(op.result.type)]
+
+
 @needs_rule(ops.Combining)
 def _combining(op: ops.Combining) -> Needs:
     return [layout_of(op.inputs[0].type)] * len(op.operands)
@@ -186,6 +191,11 @@ def _expand_forward(op: ops.ExpandDims, layout: Layout) -> Layout | None:
 @forward_rule(ops.ExtractSlice)
 def _extract_forward(op: ops.ExtractSlice, layout: Layout) -> Layout | None:
     return layout if op.held_in(layout) else None
+
+
+@forward_rule(ops.Gather)
+def _gather_forward(op: ops.Gather, layout: Layout) -> Layout | None:
+    return layout if shape_of(op.x.type) == shape_of(op.index.type) else None
 
 
 @forward_rule(ops.Reduce)
