@@ -63,6 +63,15 @@ def reductions(dtype: str) -> Iterator[str]:
                f"tile.store(%xp, %k{i})")
 
 
+def gathers(dtype: str) -> Iterator[str]:
+    """Elements by indices of every width."""
+    for i, index in enumerate(("i8", "u16", "i32", "u64")):
+        kind = f"tensor<{N}x{index}, {FLAT}>"
+        yield (f"%z{i} = tile.constant() {{value = {3 * i + 1}}} : {kind}\n"
+               f"%h{i} = tile.gather(%a, %z{i}) {{axis = 0}} : tensor<{N}x{dtype}, {FLAT}>\n"
+               f"tile.store(%xp, %h{i})")
+
+
 def kernel(dtype: str, dtypes: Iterable[str]) -> tuple[str, str]:
     """(parameters, body) of one kernel with all of them."""
     kind = f"tensor<{N}x{dtype}, {FLAT}>"
@@ -84,6 +93,7 @@ def kernel(dtype: str, dtypes: Iterable[str]) -> tuple[str, str]:
         lines.append(f"tile.store(%{name}p, %v{i})")
     if dtype not in FP8:
         lines += reductions(dtype)
+    lines += gathers(dtype)
     if dtype in ATOMIC:
         orders = [("relaxed", "gpu"), ("acq_rel", "sys"), ("release", "cta")]
         for i, (sem, scope) in enumerate(orders):

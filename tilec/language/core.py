@@ -87,12 +87,14 @@ from tilec.language.shape import (
     trans,
     view,
 )
+from tilec.language.sort import bitonic_merge, sort, topk
 from tilec.language.values import builtin, constexpr, tensor
 
 __all__ = [
     "PropagateNan", "abs", "advance", "arange", "argmax", "argmin", "associative_scan", "assume",
     "atomic_add",
-    "bfloat16", "block_pointer", "block_type", "broadcast", "broadcast_to", "builtin", "cast",
+    "bfloat16", "bitonic_merge",
+    "block_pointer", "block_type", "broadcast", "broadcast_to", "builtin", "cast",
     "cdiv", "ceil", "clamp", "condition", "const", "constexpr", "cos", "cumprod", "cumsum",
     "debug_barrier",
     "device_assert", "device_print", "dot", "dtype", "erf", "exp", "exp2", "expand_dims",
@@ -101,8 +103,10 @@ __all__ = [
     "int16", "int32", "int64", "int8", "load", "load_tensor_descriptor", "log", "log2",
     "make_block_ptr", "make_tensor_descriptor", "max", "max_constancy", "max_contiguous",
     "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "pi32_t",
-    "pointer_type", "program_id", "range", "ravel", "reduce", "reshape", "rsqrt", "sin", "sqrt",
+    "pointer_type", "program_id", "range", "ravel", "reduce", "reshape", "rsqrt", "sin",
+    "sort", "sqrt",
     "static_assert", "static_print", "static_range", "store", "store_tensor_descriptor", "sum",
-    "tanh", "tensor", "tensor_descriptor", "to_tensor", "trans", "uint16", "uint32", "uint64",
+    "tanh", "tensor", "tensor_descriptor", "to_tensor", "topk", "trans",
+    "uint16", "uint32", "uint64",
     "uint8", "view", "void", "where", "xor_sum", "zeros", "zeros_like",
 ]

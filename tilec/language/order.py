@@ -36,12 +36,17 @@ def _others(x: tensor, axis: int) -> tuple[int, ...]:
     return x.shape[:axis] + x.shape[axis + 1:]
 
 
+def dimension(dim: Any, x: tensor, what: str) -> int:
+    """A dimension argument as 0 .. rank - 1; None is the last one."""
+    last = const_value(dim, f"the dimension of {what}") is None
+    return wrap_axis(-1 if last else dim, x.rank, what)
+
+
 @method("flip")
 @builtin
 def flip(x: Any, dim: Any = None) -> tensor:
     """The elements along `dim`, the last dimension by default, in reverse."""
     tile = require_tile(x, "tl.flip")
-    last = const_value(dim, "the dimension of tl.flip")
-    axis = wrap_axis(-1 if last is None else dim, tile.rank, "tl.flip")
+    axis = dimension(dim, tile, "tl.flip")
     index = sub(tile.shape[axis] - 1, indices(tile.shape, axis))
     return emit(ops.Gather(tile.handle, index.handle, axis=axis))
