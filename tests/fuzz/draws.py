@@ -9,6 +9,7 @@ from tests.fuzz.generate import Generator, Kinds
 from tests.fuzz.inline_asm import INLINE
 from tests.fuzz.memory_draws import BLOCKS
 from tests.fuzz.numerics import ALL, EXACT, FLOATS, FP8, FUNCTIONS, INTS, is_float, limits, width
+from tests.fuzz.order import ORDER
 from tests.fuzz.products import PRODUCTS
 from tests.fuzz.program import Program, Value
 from tests.fuzz.scans import SCANS
@@ -346,7 +347,7 @@ KINDS: Kinds = {
     library: 1, broadcast: 7, reshape: 9, pairs: 5, random: 2, reduce: 10, source: 3, promise: 3,
     poison: 3, wrapped: 8, scalar: 2, Generator.pointers: 4, Generator.work: 6,
     Generator.atomic: 4, Generator.control: 8, Generator.early_return: 1, Generator.store: 3,
-    **BLOCKS, **SMALL, **SCANS, **INLINE}
+    **BLOCKS, **SMALL, **SCANS, **ORDER, **INLINE}
 
 
 def generate(seed: int, size: int = 9, elements: int = 512) -> Program:
