@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from builtins import tuple
+
 from tilec.language.block_pointers import advance, block_pointer, make_block_ptr
 from tilec.language.casting import cast
 from tilec.language.control import condition, range, static_range
@@ -54,6 +56,7 @@ from tilec.language.dtypes import (
     uint64,
     void,
 )
+from tilec.language.dtypes import get_int_dtype as get_int_dtype
 from tilec.language.linalg import dot
 from tilec.language.math import (
     abs,
@@ -85,12 +88,13 @@ from tilec.language.shape import (
     trans,
     view,
 )
-from tilec.language.values import builtin, constexpr, tensor
+from tilec.language.values import builtin, constexpr, constexpr_function, tensor
 
 __all__ = [
     "PropagateNan", "abs", "advance", "arange", "argmax", "argmin", "assume", "atomic_add",
     "bfloat16", "block_pointer", "block_type", "broadcast", "broadcast_to", "builtin", "cast",
-    "cdiv", "ceil", "clamp", "condition", "const", "constexpr", "cos", "debug_barrier",
+    "cdiv", "ceil", "clamp", "condition", "const", "constexpr", "constexpr_function", "cos",
+    "debug_barrier",
     "device_assert", "device_print", "dot", "dtype", "erf", "exp", "exp2", "expand_dims",
     "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "int1",
     "int16", "int32", "int64", "int8", "load", "load_tensor_descriptor", "log", "log2",
@@ -98,6 +102,8 @@ __all__ = [
     "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "pi32_t",
     "pointer_type", "program_id", "range", "ravel", "reduce", "reshape", "rsqrt", "sin", "sqrt",
     "static_assert", "static_print", "static_range", "store", "store_tensor_descriptor", "sum",
-    "tanh", "tensor", "tensor_descriptor", "to_tensor", "trans", "uint16", "uint32", "uint64",
-    "uint8", "view", "void", "where", "xor_sum", "zeros", "zeros_like",
+    "tanh", "tensor", "tensor_descriptor", "to_tensor", "trans", "tuple", "uint16", "uint32",
+    "uint64", "uint8", "view", "void", "where", "xor_sum", "zeros", "zeros_like",
 ]
+
+CONSTEXPR_0 = constexpr(0)  # Triton's own kernels, and copies of them, read it
