@@ -1,3 +1,4 @@
+# mypy: disable-error-code="annotation-unchecked"
 """Functions of numbers under the names of CUDA's libdevice: those of the language where they mean
 the same, others written in it.
 
