@@ -290,6 +290,6 @@ def test_a_loop_ends_at_the_greatest_number():
 def test_a_loop_with_a_return_is_remarked(capfd):
     with knobs.scope(remarks="1"):
         tilec.compile(search, {"x_ptr": "*fp32", "out": "*fp32", "rows": "i32", "columns": "i32",
-                                   "limit": "fp32"}, {"BLOCK": 16})
+                               "limit": "fp32"}, {"BLOCK": 16})
     assert f"{search.first_line + 7}:5: loop: it may end in the middle of a round" in \
         capfd.readouterr().err
