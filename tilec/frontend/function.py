@@ -20,9 +20,6 @@ from typing import Any, NoReturn
 from tilec.errors import BRIEF, Brief, CompilationError, Location, note
 
 MISSING: Any = inspect.Parameter.empty
-# Names that a launch gives a meaning of their own; a parameter named like another of its options
-# takes the value too.
-RESERVED = ("grid", "stream", "warmup")
 # Where outer names were looked up, by (id of the dict or cell, name): the place, what was there.
 Watch = dict[tuple[int, str], tuple[Any, object]]
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -61,6 +58,16 @@ class Param:
     do_not_specialize_on_alignment: bool = False
 
     @property
+    def num(self) -> int:
+        """The index, as Triton calls it."""
+        return self.index
+
+    @property
+    def has_default(self) -> bool:
+        """Whether it may be left out."""
+        return self.default is not MISSING
+
+    @property
     def is_const(self) -> bool:
         """Whether it is annotated `tl.const`: a pointer that is only read."""
         return _last_name(self.annotation) == "const"
@@ -70,7 +77,7 @@ class Function:
     """A function of the kernel language: parsed when first needed, callable from kernels.
 
     Raises CompilationError for what cannot be a kernel function at all: lambdas, generators,
-    coroutines, `*args`, parameters named like what a launch takes, and unreadable source.
+    coroutines, `*args`, and unreadable source.
     """
 
     def __init__(self, fn: Callable[..., Any], do_not_specialize: Iterable[str | int] = (),
@@ -126,12 +133,6 @@ class Function:
                      unaligned: frozenset[str | int]) -> list[Param]:
         params = []
         for i, p in enumerate(inspect.signature(self.fn).parameters.values()):
-            if p.name in RESERVED:
-                args = self.tree.args
-                node = next(a for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)
-                            if a.arg == p.name)
-                self._refuse(f"parameter `{p.name}` is named like what a launch takes",
-                             f"rename it, for instance to `{p.name}_`", node)
             params.append(Param(p.name, i, p.kind, p.default, p.annotation,
                                 names_constexpr(p.annotation), p.name in fixed or i in fixed,
                                 p.name in unaligned or i in unaligned))

@@ -239,6 +239,65 @@ def _dlpack(value: Any) -> tuple[Key, Any]:
     return (found.short, found.address % 16 == 0, found.device), found.address
 
 
+class TensorWrapper:
+    """The memory of an array, read as elements of another dtype; made by `reinterpret`."""
+
+    def __init__(self, base: Any, dtype: Any) -> None:
+        self.base, self.dtype = base, as_plain(dtype)
+        self.data, self.shape = base, base.shape
+        if hasattr(base, "device"):
+            self.device = base.device
+
+    def data_ptr(self) -> int:
+        """The address."""
+        return _address(self.base)
+
+    def __repr__(self) -> str:
+        return f"TensorWrapper[{self.dtype}]({self.base!r})"
+
+
+def reinterpret(tensor: Any, dtype: Any) -> Any:
+    """An array, for a kernel that is to see elements of a tl dtype; the array itself where it was
+    one before. LaunchError for what is no array."""
+    base = tensor.base if isinstance(tensor, TensorWrapper) else tensor
+    if not (hasattr(base, "data_ptr") or hasattr(base, "ctypes")):
+        raise LaunchError(f"cannot reinterpret {described(tensor)}", None,
+                          "give an array of numpy or torch")
+    same = base is not tensor and as_plain(base.dtype) == as_plain(dtype)
+    return base if same else TensorWrapper(base, dtype)
+
+
+def _address(array: Any) -> int:
+    return operator.index(array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data)
+
+
+def array_behind(value: Any) -> Any:
+    """Of an object that has no more than an address (`data_ptr()`) and a dtype, the array among its
+    attributes that the address lies in; None if there is none."""
+    kinds = tuple(kind for module, name in (("torch", "Tensor"), ("numpy", "ndarray"))
+                  if (kind := getattr(sys.modules.get(module), name, None)) is not None)
+    found = [x for x in getattr(value, "__dict__", {}).values() if isinstance(x, kinds)]
+    return found[0] if found else None
+
+
+def points(value: Any) -> bool:
+    """Whether a value is such an object."""
+    return hasattr(value, "data_ptr") and hasattr(value, "dtype") and \
+        not hasattr(value, "__array_interface__") and not hasattr(value, "__dlpack__")
+
+
+def _pointing(value: Any) -> tuple[Key, Any]:
+    with asking(value):
+        address = operator.index(value.data_ptr())
+        short = _SHORT.get(value.dtype) or short_name(value.dtype)
+    base = array_behind(value)
+    where = "numpy" if base is None else place_of(handler_of(base)(base)[0])
+    device = getattr(value, "device", None)
+    if base is None and getattr(device, "type", device) == "cuda":
+        where = getattr(device, "index", None) or 0
+    return (short, address % 16 == 0, where), address
+
+
 class StandIn(NamedTuple):
     """Stands for an aligned array of a dtype, where nothing is launched."""
 
@@ -289,6 +348,8 @@ def _find(kind: type, value: Any) -> Handler:
             return _cuda_interface
         if hasattr(value, "__dlpack__"):
             return _dlpack
+        if points(value):
+            return _pointing
     if isinstance(value, tuple):
         return tuple_handler
     if isinstance(value, Composite):
