@@ -53,9 +53,9 @@ MACHINE = {  # memory, control flow and the grid are the interpreter's, which ha
     "GridDependencyWait", "If", "Load", "MbarrierArrive", "MbarrierExpect", "MbarrierInit",
     "MbarrierWait", "MemdescIndex", "MemdescTrans", "NamedBarrierArrive", "NamedBarrierSync",
     "NumPrograms", "PrefetchTensormap", "Print", "ProgramId", "Reduce", "RemoteArrive",
-    "RemoteLoad", "SharedLoad", "SharedStore", "Store", "TmaLoad", "TmaMulticast", "TmaStore",
-    "TmaStoreCommit", "TmaStoreWait", "WarpRole", "WarpSpecialize", "WarpgroupBarrier", "Wgmma",
-    "WgmmaWait", "While",
+    "RemoteLoad", "Scan", "SharedLoad", "SharedStore", "Store", "TmaLoad", "TmaMulticast",
+    "TmaStore", "TmaStoreCommit", "TmaStoreWait", "WarpRole", "WarpSpecialize",
+    "WarpgroupBarrier", "Wgmma", "WgmmaWait", "While",
 }
 # They are rewritten, or become TMA copies, before code is generated.
 DESCRIPTORS = {"DescriptorAtomic", "DescriptorLoad", "DescriptorStore"}

@@ -51,12 +51,17 @@ def expressions(dtype: str, dtypes: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def reductions(dtype: str) -> Iterator[str]:
-    """Reductions over lanes and warps by every op that `dtype` has, and by a pair."""
+    """Reductions over lanes and warps by every op that `dtype` has, and scans by some."""
     ops = ["add", "mul", "minimum", "maximum"] + (BITWISE[:3] if dtype not in FLOATS else [])
     for i, op in enumerate(ops):
         yield (f"%r{i} = tile.reduce(%a) {{axis = 0}} {{ ^(%l{i}: {dtype}, %h{i}: {dtype}):\n"
                f"%s{i} = tile.{op}(%l{i}, %h{i}) : {dtype}\nscf.yield(%s{i})\n}} : {dtype}\n"
                f"tile.store(%x, %r{i})")
+    kind = f"tensor<{N}x{dtype}, {FLAT}>"
+    for i, op in enumerate(ops[:3]):
+        yield (f"%k{i} = tile.scan(%a) {{axis = 0}} {{ ^(%e{i}: {dtype}, %g{i}: {dtype}):\n"
+               f"%n{i} = tile.{op}(%e{i}, %g{i}) : {dtype}\nscf.yield(%n{i})\n}} : {kind}\n"
+               f"tile.store(%xp, %k{i})")
 
 
 def atomics(dtype: str, kind: str) -> list[str]:

@@ -10,6 +10,7 @@ from tests.fuzz.memory_draws import BLOCKS
 from tests.fuzz.numerics import ALL, EXACT, FLOATS, FP8, FUNCTIONS, INTS, is_float, limits, width
 from tests.fuzz.products import PRODUCTS
 from tests.fuzz.program import Program, Value
+from tests.fuzz.scans import SCANS
 
 
 def elementwise(g: Generator) -> None:
@@ -294,7 +295,8 @@ KINDS: Kinds = {
     Generator.load: 14, elementwise: 22, choose: 5, compare: 3, cast: 7, function: 4, quotient: 2,
     library: 1, broadcast: 7, reshape: 9, reduce: 10, source: 3, promise: 3, poison: 3,
     wrapped: 8, scalar: 2, Generator.pointers: 4, Generator.work: 6, Generator.atomic: 4,
-    Generator.control: 8, Generator.early_return: 1, Generator.store: 3, **BLOCKS, **SMALL}
+    Generator.control: 8, Generator.early_return: 1, Generator.store: 3, **BLOCKS, **SMALL,
+    **SCANS}
 
 
 def generate(seed: int, size: int = 9, elements: int = 512) -> Program:

@@ -104,13 +104,14 @@ def _shown(loc: Location) -> Location:
 
 
 def _check_combining(func: Func) -> None:
-    """IRError where the combine function of a reduction does more than compute: how often it runs,
-    and on which partial results, is nobody's to know."""
+    """IRError where the combine function of a reduction or scan does more than compute: how often
+    it runs, and on which partial results, is nobody's to know."""
     for op in func.walk():
-        if not (op.pure or op.terminator) and any(isinstance(a, ops.Reduce)
-                                                  for a in op.ancestors()):
-            raise op.fail("stands in the combine function of a reduction, which only computes",
-                          "put it before or after the reduction")
+        outer = next((a for a in op.ancestors() if isinstance(a, ops.Combining)), None)
+        if outer is not None and not (op.pure or op.terminator):
+            what = "scan" if isinstance(outer, ops.Scan) else "reduction"
+            raise op.fail(f"stands in the combine function of a {what}, which only computes",
+                          f"put it before or after the {what}")
 
 
 def _check_explicit(func: Func) -> None:

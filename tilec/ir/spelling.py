@@ -15,6 +15,7 @@ _SPELLED = {
     "tile.shl": "`<<`", "tile.shr": "`>>`", "tile.addptr": "`+`", "tile.cmp": "a comparison",
     "tile.bitcast": "tl.cast", "tile.splat": "tl.broadcast_to", "tile.broadcast": "tl.broadcast_to",
     "tile.constant": "a constant", "tile.hint": "a hint", "tile.select": "tl.where",
+    "tile.scan": "tl.associative_scan",
     "tile.atomic_rmw": "an atomic", "tile.assert": "tl.device_assert",
     "tile.print": "tl.device_print", "tile.breakpoint": "breakpoint",
     "tile.descriptor_load": "desc.load", "tile.descriptor_store": "desc.store",

@@ -85,6 +85,7 @@ from tilec.language.memory import (
     store,
 )
 from tilec.language.reduction import argmax, argmin, max, min, reduce, sum, xor_sum
+from tilec.language.scan import associative_scan, cumprod, cumsum
 from tilec.language.selection import PropagateNan, clamp, maximum, minimum, where
 from tilec.language.shape import (
     broadcast,
@@ -99,11 +100,12 @@ from tilec.language.shape import (
 from tilec.language.values import builtin, constexpr, tensor
 
 __all__ = [
-    "PropagateNan", "abs", "advance", "arange", "argmax", "argmin", "assume", "atomic_add",
-    "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg",
-    "atomic_xor",
+    "PropagateNan", "abs", "advance", "arange", "argmax", "argmin", "associative_scan", "assume",
+    "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or",
+    "atomic_xchg", "atomic_xor",
     "bfloat16", "block_pointer", "block_type", "broadcast", "broadcast_to", "builtin", "cast",
-    "cdiv", "ceil", "clamp", "condition", "const", "constexpr", "cos", "debug_barrier",
+    "cdiv", "ceil", "clamp", "condition", "const", "constexpr", "cos", "cumprod", "cumsum",
+    "debug_barrier",
     "device_assert", "device_print", "dot", "dtype", "erf", "exp", "exp2", "expand_dims",
     "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "int1",
     "int16", "int32", "int64", "int8", "load", "load_tensor_descriptor", "log", "log2",

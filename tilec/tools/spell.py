@@ -153,8 +153,8 @@ class _Speller:
                 return spell(self, op, names)
         raise Unspeakable(op.name)
 
-    def helper(self, op: ops.Reduce) -> str:
-        """The name of a function that does what a reduction's region does."""
+    def helper(self, op: ops.Combining) -> str:
+        """The name of a function that does what the region of a reduction or scan does."""
         inner = _Speller(Func(f"combine_{len(self.helpers)}", Block()))
         inner.taken |= self.taken
         names = inner.all(op.body.args)
@@ -202,9 +202,12 @@ def _dot(s: _Speller, op: ops.Dot, n: Sequence[str]) -> str:
             f"out_dtype={_dtype(op.result.type)})")
 
 
-def _reduce(s: _Speller, op: ops.Reduce, n: Sequence[str]) -> str:
+def _combining(s: _Speller, op: ops.Combining, n: Sequence[str]) -> str:
     inputs = n[0] if len(n) == 1 else f"({', '.join(n)})"
-    return f"tl.reduce({inputs}, {op.axis}, {s.helper(op)})"
+    name, rest = "reduce", ""
+    if isinstance(op, ops.Scan):
+        name, rest = "associative_scan", f", reverse={op.reverse}"
+    return f"tl.{name}({inputs}, {op.axis}, {s.helper(op)}{rest})"
 
 
 SPELLINGS: dict[type[Op], Callable[[_Speller, Any, Sequence[str]], str]] = {
@@ -227,7 +230,7 @@ SPELLINGS: dict[type[Op], Callable[[_Speller, Any, Sequence[str]], str]] = {
     ops.Neg: lambda s, op, n: f"-{n[0]}", ops.Not: lambda s, op, n: f"~{n[0]}",
     ops.Abs: lambda s, op, n: f"tl.abs({n[0]})",
     MathUnary: lambda s, op, n: f"tl.{op.name.removeprefix('tile.')}({n[0]})",
-    ops.Cast: _cast, ops.Dot: _dot, ops.Reduce: _reduce,
+    ops.Cast: _cast, ops.Dot: _dot, ops.Combining: _combining,
     ops.Bitcast: lambda s, op, n: f"{n[0]}.to({_dtype(op.result.type)}, bitcast=True)",
     ops.Load: lambda s, op, n: _access(op, "load", 1, n),
     ops.Store: lambda s, op, n: _access(op, "store", 2, n),

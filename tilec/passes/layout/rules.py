@@ -82,8 +82,8 @@ def _reshape(op: ops.Reshape) -> Needs:
     return [reshape(layout, linear_shape(dst), linear_shape(src))]
 
 
-@needs_rule(ops.Reduce)
-def _reduce(op: ops.Reduce) -> Needs:
+@needs_rule(ops.Combining)
+def _combining(op: ops.Combining) -> Needs:
     return [layout_of(op.inputs[0].type)] * len(op.operands)
 
 
@@ -153,7 +153,7 @@ def _yield(op: ops.Yield) -> Needs:
     outer = op.parent.parent_op if op.parent is not None else None
     assert outer is not None
     carried = outer.before.args if isinstance(outer, ops.While) else outer.results
-    return [layout_of(v.type) for v in carried] if not isinstance(outer, ops.Reduce) else \
+    return [layout_of(v.type) for v in carried] if not isinstance(outer, ops.Combining) else \
         [None] * len(op.operands)
 
 
@@ -162,7 +162,7 @@ def _no_opinion(op: Op, layout: Layout) -> Layout | None:
     return None
 
 
-@forward_rule(ops.Elementwise, ops.ConvertLayout)
+@forward_rule(ops.Elementwise, ops.ConvertLayout, ops.Scan)
 def _keep(op: Op, layout: Layout) -> Layout | None:
     return layout
 
