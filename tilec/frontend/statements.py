@@ -12,7 +12,7 @@ from tilec.frontend.expressions import binary, truth
 from tilec.frontend.function import names_constexpr
 from tilec.frontend.loops import assign
 from tilec.frontend.merge import RUN_TIME, plain
-from tilec.frontend.visitor import RESULT, RETURNED, Visitor, handles
+from tilec.frontend.visitor import ENDED, LEFT, RESULT, RETURNED, Visitor, handles
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
 from tilec.ir.remarks import remark
@@ -144,7 +144,29 @@ def visit_return(v: Visitor, node: ast.Return) -> None:
         raise v.error(node, "a kernel cannot return a value",
                       "store it: `tl.store(out_ptr + offsets, value)`")
     v.names[RESULT] = value
-    v.names[RETURNED] = True
+    v.names[LEFT] = True
+    if v.loops:
+        v.names[ENDED] = v.names[RETURNED] = True
+
+
+@handles(ast.Break)
+def visit_break(v: Visitor, node: ast.Break) -> None:
+    """End the loop."""
+    v.names[LEFT] = v.names[ENDED] = True
+
+
+@handles(ast.Continue)
+def visit_continue(v: Visitor, node: ast.Continue) -> None:
+    """End the round of the loop."""
+    v.names[LEFT] = True
+
+
+@handles(ast.NamedExpr)
+def visit_named(v: Visitor, node: ast.NamedExpr) -> Any:
+    """`name := value`."""
+    value = v.visit(node.value)
+    assign(v, node.target, value)
+    return value
 
 
 @handles(ast.Assert)
