@@ -1,0 +1,72 @@
+"""Random tensors, and the comparison of an operator with its formula in float64, both ways."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+class Tensors:
+    """Seeded random tensors of one test."""
+
+    def __init__(self, name):
+        self.generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+
+    def normal(self, *shape, dtype=torch.float32, scale=1.0):
+        return (torch.randn(*shape, generator=self.generator) * scale).to(dtype)
+
+    def uniform(self, *shape, low=0.0, high=1.0):
+        return torch.rand(*shape, generator=self.generator) * (high - low) + low
+
+    def integers(self, high, *shape, low=0):
+        return torch.randint(low, high, shape, generator=self.generator)
+
+    def permutation(self, n):
+        return torch.randperm(n, generator=self.generator)
+
+    def angles(self, *shape):
+        """cos and sin of the angles of half of the last dimension, twice."""
+        half = self.normal(*shape[:-1], shape[-1] // 2)
+        both = torch.cat((half, half), -1)
+        return both.cos(), both.sin()
+
+
+def check(ours, formula, *inputs, rtol=2e-5, atol=2e-5, backward=True):
+    """The tensors that `ours` gives for copies of the inputs, and the gradients of the floating
+    ones for random ones of the outputs, are those of `formula` in float64."""
+    left = [copy(x, None) for x in inputs]
+    right = [copy(x, torch.float64) for x in inputs]
+    got, want = as_tuple(ours(*left)), as_tuple(formula(*right))
+    assert len(got) == len(want)
+    for k, (g, w) in enumerate(zip(got, want)):
+        close(g, w, rtol, atol, f"result {k}")
+    if not backward:
+        return
+    generator = torch.Generator().manual_seed(5)
+    seeds = [torch.randn(w.shape, generator=generator) for w in want if w.requires_grad]
+    for values, turn in ((got, torch.clone), (want, torch.Tensor.double)):
+        torch.autograd.backward([v for v in values if v.requires_grad], [
+            turn(s).to(v.dtype) for s, v in zip(seeds, (v for v in values if v.requires_grad))])
+    for k, (g, w) in enumerate(zip(left, right)):
+        if isinstance(w, torch.Tensor) and w.requires_grad:
+            close(g.grad, w.grad, rtol, atol, f"gradient {k}")
+
+
+def copy(x, dtype):
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+        return x.clone() if isinstance(x, torch.Tensor) else x
+    return x.detach().clone().to(dtype or x.dtype).requires_grad_(True)
+
+
+def as_tuple(values):
+    values = values if isinstance(values, (tuple, list)) else (values,)
+    return tuple(v for v in values if v is not None)
+
+
+def close(got, want, rtol, atol, what):
+    assert got is not None, f"{what} is missing"
+    torch.testing.assert_close(got.detach().double(), want.detach().double(), rtol=rtol,
+                               atol=atol, msg=lambda text: f"{what}: {text}")
