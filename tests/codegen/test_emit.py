@@ -9,7 +9,7 @@ from tilec.codegen.affine import fp8_bits
 from tilec.codegen.elementwise import run_index
 from tilec.codegen.emit import Emit, Reg, literal, literal_bits
 from tilec.codegen.memory import constant_words
-from tilec.codegen.values import Tile, align, plan, remap, uniform
+from tilec.codegen.values import Tile, align, beside, plan, remap, uniform
 from tilec.ir.fragment import fragment
 from tilec.ir.layouts import Blocked
 from tilec.ir.types import SCALARS
@@ -71,10 +71,29 @@ def test_ops_run_once_per_distinct_combination() -> None:
 
 
 def test_renaming_registers_costs_nothing() -> None:
+    e = Emit()
     tile = Tile(Reg("%a", "i32", 4), 4, None, (0, 1, 2, 3))
-    back = remap(remap(tile, (3, 2, 1, 0)), (3, 2, 1, 0))
+    back = remap(e, remap(e, tile, (3, 2, 1, 0)), (3, 2, 1, 0))
     assert back == tile or back.form == tile.form
-    assert remap(tile, (0, 0, 1, 1)).offset == (0, 0, 1, 1)
+    assert not e.lines
+    assert remap(e, tile, (0, 0, 1, 1)).offset == (0, 0, 1, 1)
+
+
+def test_what_is_left_out_is_not_held() -> None:
+    e = Emit()
+    half = remap(e, Tile(Reg("%a", "i32", 4), 4), (2, 3, 3, 3))
+    assert (half.reg.lanes, half.index) == (2, (0, 1, 1, 1))
+    one = remap(e, Tile(Reg("%a", "i32", 4), 4), (3, 3))
+    assert (one.reg.n, one.index) == (0, (0, 0))
+    assert align(e, (one, uniform(Reg("%b", "i32"), 2)))[0] == [one.reg, Reg("%b", "i32")]
+
+
+def test_tiles_beside_each_other() -> None:
+    e = Emit()
+    a, b = Tile(Reg("%a", "i32", 2), 2, None, (0, 8)), uniform(Reg("%b", "i32"), 2)
+    both = beside(e, a, b)
+    assert (both.reg.lanes, both.size) == (3, 4)
+    assert (both.index, both.offset) == ((0, 1, 2, 2), (0, 8, 0, 0))
 
 
 def test_runs_of_masks() -> None:

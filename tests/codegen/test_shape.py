@@ -154,3 +154,74 @@ def test_shared_buffers(shared: str, shape: tuple[int, int], src: str, dst: str)
     launch("%x: ptr<f32> {divisibility = 16}, %o: ptr<f32> {divisibility = 16}", body, [x, out],
            seed=3)
     same(out, x)
+
+
+def slice_of(layout: str, dim: int) -> str:
+    return f"slice<{{parent = {layout}, dim = {dim}}}>"
+
+
+PAIRS_AT = {  # where the two elements of a pair lie
+    "register": blocked([2, 2], [32, 1], [2, 1], [1, 0]),
+    "last register": blocked([4, 1], [32, 1], [2, 1], [1, 0]),
+    "lane": blocked([1, 1], [16, 2], [2, 1], [1, 0]),
+    "warp": blocked([2, 1], [32, 1], [1, 2], [1, 0])}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("where", PAIRS_AT)
+def test_join(where: str, dtype: str) -> None:
+    for n in (1, 64, 96, 100):
+        layout = PAIRS_AT[where]
+        half = slice_of(layout, 1)
+        x, y = samples(dtype, n + 20, 3)[-n:], samples(dtype, n + 20, 4)[-n:]
+        body = "\n".join([
+            *(f"{pointers(name, dtype, (n,), half)}\n"
+              f"%{name}v = tile.load(%{name}p) : {kind((n,), dtype, half)}" for name in "xy"),
+            pointers("o", dtype, (n, 2), layout),
+            f"%r = tile.join(%xv, %yv) : {kind((n, 2), dtype, layout)}", "tile.store(%op, %r)"])
+        out = np.zeros((n, 2), DTYPES[dtype])
+        launch(f"%x: ptr<{dtype}>, %y: ptr<{dtype}>, %o: ptr<{dtype}>", body, [x, y, out])
+        same(out, np.stack([x, y], 1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("where", ["register", "last register"])
+def test_split(where: str, dtype: str) -> None:
+    half = {"register": blocked([2], [32], [2], [0]), "last register": blocked([4], [32], [2], [0])}
+    for n, index in ((1, 1), (64, 0), (96, 1), (300, 1)):
+        x = samples(dtype, 2 * n + 20, 5)[-2 * n:].reshape(n, 2)
+        got = moved(f"tile.split(%v) {{index = {index}}}", dtype, x, PAIRS_AT[where], (n,),
+                    half[where])
+        same(got, x[:, index])
+
+
+def test_halves_in_one_thread_cost_no_instruction() -> None:
+    """Elements of two tiles are stored as they were loaded, in turn."""
+    layout, half = PAIRS_AT["register"], blocked([2], [32], [2], [0])
+    body = "\n".join([
+        *(f"{pointers(name, 'f32', (128,), half)}\n"
+          f"%{name}v = tile.load(%{name}p) : {kind((128,), 'f32', half)}" for name in "xy"),
+        pointers("o", "f32", (128, 2), layout),
+        f"%r = tile.join(%xv, %yv) : {kind((128, 2), 'f32', layout)}",
+        f"%a = tile.split(%r) {{index = 1}} : {kind((128,), 'f32', half)}",
+        f"%b = tile.split(%r) {{index = 0}} : {kind((128,), 'f32', half)}",
+        f"%s = tile.join(%a, %b) : {kind((128, 2), 'f32', layout)}", "tile.store(%op, %s)"])
+    params = ", ".join(f"%{name}: ptr<f32> {{divisibility = 16}}" for name in "xyo")
+    text = compiled(params, body, 2, "sm_90a")[2]
+    (x, y), stored = (re.findall(rf"{op}\.global\.v2\.b32 \t.*?{{(.*?)}}", text)
+                      for op in ("ld", "st"))
+    assert stored == [f"{b}, {a}" for a, b in zip(x.split(", "), y.split(", "), strict=True)]
+    assert not re.search(r"[td]\.shared|shfl|selp|bar\.|mov\.b32", text)
+
+
+def test_a_thread_without_both_picks_one() -> None:
+    """A select an element, and no way through memory."""
+    layout = PAIRS_AT["lane"]
+    half = slice_of(layout, 1)
+    body = "\n".join([
+        *(f"{pointers(name, 'f32', (128,), half)}\n"
+          f"%{name}v = tile.load(%{name}p) : {kind((128,), 'f32', half)}" for name in "xy"),
+        pointers("o", "f32", (128, 2), layout),
+        f"%r = tile.join(%xv, %yv) : {kind((128, 2), 'f32', layout)}", "tile.store(%op, %r)"])
+    text = compiled("%x: ptr<f32>, %y: ptr<f32>, %o: ptr<f32>", body, 2, "sm_90a")[2]
+    assert len(re.findall(r"\bselp\.", text)) == 4 and not re.search(r"[td]\.shared|shfl", text)

@@ -1,4 +1,4 @@
-"""Libraries written for Triton, imported with tilec in its place, as long as a file of tests runs."""
+"""Libraries written for Triton, imported with tilec in its place while a file of tests runs."""
 
 from __future__ import annotations
 

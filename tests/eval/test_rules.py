@@ -51,6 +51,11 @@ def test_shape_rules_count_axes_from_the_end(leading):
     one = x[..., :1, :]
     spread = evaluate(make(ops.Broadcast, Tensor((2, 1, 4), f32), types=[t]), one)
     assert np.array_equal(spread, np.repeat(one, 3, -2))
+    pairs = evaluate(make(ops.Join, t, t), x, x[..., ::-1])
+    assert pairs.shape == (*leading, 2, 3, 4, 2)
+    for i, want in enumerate((x, x[..., ::-1])):
+        half = evaluate(make(ops.Split, Tensor((2, 3, 4, 2), f32), index=i), pairs)
+        assert np.array_equal(half, want)
     scalar = x[..., 0, 0, 0]
     filled = evaluate(make(ops.Splat, f32, types=[t]), scalar)
     assert filled.shape == (*leading, 2, 3, 4)

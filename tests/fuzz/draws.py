@@ -156,9 +156,10 @@ def library(g: Generator) -> None:
 def broadcast(g: Generator) -> None:
     rng, x = g.rng, g.any()
     shape = g.value(x).shape
-    if shape and len(shape) < 4 and rng.random() < 0.5:
+    if len(shape) < 4 and rng.random() < 0.5:
         axis = rng.randint(0, len(shape))
-        g.put("expand_dims", x, axis=axis, rank=rng.choice([None, len(shape) + 1]))
+        rank = rng.randint(axis + 1, len(shape) + 2)  # with fewer `:` than dimensions, or more
+        g.put("expand_dims", x, axis=axis, rank=rng.choice([None, rank]))
         return
     if rng.random() < 0.2:
         g.put_two("broadcast", x, g.any(lambda v: not v.shape or v.shape == shape))
@@ -187,6 +188,28 @@ def reshape(g: Generator) -> None:
             new.append(rng.choice([d for d in range(1, left + 1) if left % d == 0]))
             left //= new[-1]
         g.put("reshape", x, shape=(*new, left), form=rng.choice(["tl.reshape", "tl.view"]))
+
+
+def pairs(g: Generator) -> None:
+    """Two tiles side by side, and a tile cut into its halves."""
+    rng, kind = g.rng, g.rng.randrange(4)
+    x = g.any(lambda v: 2 * v.x.size <= g.elements and len(v.shape) < 4)
+    shape = g.value(x).shape
+    if kind == 0:
+        g.put("cat", x, g.like(x), dim=rng.randrange(max(1, len(shape))))
+    elif kind == 1:
+        g.put("interleave", x, rng.choice([g.like(x), g.literal(g.value(x).dtype)]))
+    else:
+        y = g.put("join", *rng.choice([(x, g.like(x)), (x, g.literal(g.value(x).dtype))]))
+        if kind == 3 or rng.random() < 0.3:
+            order = (*rng.sample(range(len(shape)), len(shape)), len(shape))
+            y = g.put("permute", y, order=order, form="tl.permute") if len(shape) > 1 else y
+            g.put_two("split", y, form=rng.choice(["tl.split({})", "{}.split()"]))
+    even = g.any(lambda v: bool(v.shape) and v.x.size % 2 == 0)
+    if rng.random() < 0.5:
+        left = g.value(even).x.size // 2
+        y = g.put("reshape", even, shape=rng.choice([(left, 2), (1, left, 2)]), form="tl.reshape")
+        g.put_two("split", y, form="tl.split({})")
 
 
 def reduce(g: Generator) -> None:
@@ -293,7 +316,7 @@ def scalar(g: Generator) -> None:
 
 KINDS: Kinds = {
     Generator.load: 14, elementwise: 22, choose: 5, compare: 3, cast: 7, function: 4, quotient: 2,
-    library: 1, broadcast: 7, reshape: 9, reduce: 10, source: 3, promise: 3, poison: 3,
+    library: 1, broadcast: 7, reshape: 9, pairs: 5, reduce: 10, source: 3, promise: 3, poison: 3,
     wrapped: 8, scalar: 2, Generator.pointers: 4, Generator.work: 6, Generator.atomic: 4,
     Generator.control: 8, Generator.early_return: 1, Generator.store: 3, **BLOCKS, **SMALL,
     **SCANS}

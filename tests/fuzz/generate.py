@@ -13,6 +13,7 @@ import numpy as np
 
 from tests.fuzz import memory_ops as _memory_ops  # noqa: F401  (registers operations)
 from tests.fuzz import ops as _ops  # noqa: F401
+from tests.fuzz import shape_ops as _shape_ops  # noqa: F401
 from tests.fuzz.numerics import ALL, FLOATS, FP8, INTS, SIGNED, Reject, is_float, limits, width
 from tests.fuzz.program import (
     Argument,
@@ -397,6 +398,8 @@ class Generator:
         if kind == 0:
             cond = self.put("compare", self.put("program", axis=0), rng.choice([0, 1]),
                             symbol=rng.choice(["==", ">"]))
+            if rng.random() < 0.2:  # a tile of one element
+                cond = self.put("expand_dims", cond, axis=0, rank=rng.choice([None, 1, 2]))
             arms = []
             for _ in range(rng.choice([1, 2])):
                 with self.inside() as body:

@@ -363,12 +363,12 @@ class Machine:
         return found
 
     def scalar(self, a: Arg) -> Any:
-        """The number of a scalar that control flow uses."""
+        """The number of a scalar, or a tile of one element, that control flow uses."""
         x = self.read(a)
         if isinstance(x, Value):
-            if x.shape or x.poison.any() or x.bound is not None:
+            if x.x.size != 1 or x.poison.any() or x.bound is not None:
                 raise Reject("not a scalar that may be used")
-            return x.x
+            return x.x.reshape(())
         return x
 
     def index(self, bounds: Sequence[Arg], i: int) -> Value:

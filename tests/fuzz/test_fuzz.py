@@ -80,9 +80,9 @@ EXPLICIT_EXEMPT = {
 
 def test_every_public_name_is_drawn_or_exempt() -> None:
     text = "\n".join(drawn(draw, seed).source() for draw in PRODUCTS for seed in range(6))
-    for seed in range(12):
+    for seed in range(16):
         g = Generator(seed, KINDS, elements=128)
-        for draw in 6 * [*KINDS]:
+        for draw in [*KINDS, *g.rng.choices([*KINDS], [*KINDS.values()], k=6 * len(KINDS))]:
             g.attempt(draw)
         text += g.program.source()
     found = {*re.findall(r"\btl\.(?:math\.)?(\w+)", text)}

@@ -19,12 +19,14 @@ from tilec.ir.layouts import (
     SwizzledShared,
     default_blocked,
     expand,
+    join,
     layout_from_fields,
     linear_layout,
     named,
     reshape,
     same_layout,
     slice_of,
+    split,
     transpose,
 )
 
@@ -333,6 +335,27 @@ def test_reshape_keeps_row_major_indices(layout, shape):
     for dst in [(total,), (2, total // 2), (4, total // 8, 2), (1, total, 1)]:
         after = reshape(layout, shape, dst).to_linear(dst)
         assert after.flatten_outs() == before.flatten_outs()
+
+
+@pytest.mark.parametrize(("layout", "shape"), SOURCES)
+def test_join_puts_pairs_into_threads(layout, shape):
+    before, joined = layout.to_linear(shape), join(layout, shape)
+    after = joined.to_linear((*shape, 2))
+    for register, lane, warp in product(range(before.in_size("register")), (1, 14, 31), range(4)):
+        at = before.apply(register=register, lane=lane, warp=warp)
+        for i in range(2):
+            assert after.apply(register=2 * register + i, lane=lane, warp=warp) == (*at, i)
+    assert same_layout(split(joined, (*shape, 2)), layout, shape)
+    assert same_layout(slice_of(joined, len(shape)), layout, shape)
+
+
+def test_split_needs_pairs_in_threads():
+    outer = Blocked((4, 1), (32, 1), (4, 1), (0, 1))  # of a pair, one is four registers on
+    assert split(outer, (512, 2)) == Blocked((4,), (32,), (4,), (0,))
+    for lanes, warps in (((16, 2), (4, 1)), ((32, 1), (2, 2))):
+        assert split(Blocked((1, 1), lanes, warps, (1, 0)), (512, 2)) is None
+    assert join(Blocked((4,), (32,), (4,), (0,)), (512,)) == \
+        Blocked((4, 2), (32, 1), (4, 1), (1, 0))
 
 
 def test_reshape_finds_blocked_layouts():

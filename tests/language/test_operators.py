@@ -189,7 +189,7 @@ def test_pointer_casts():
     (lambda x: x + None, "None"), (lambda x: x + "a", "'a'"), (lambda x: x + (1, 2), "(1, 2)"),
     (lambda x: bool(x), "truth value"), (lambda x: list(x), "iterate"),
     (lambda x: operator.setitem(x, 0, 1), "assign into"), (lambda x: x[0], "index"),
-    (lambda x: x[1:2], "slice with bounds"), (lambda x: x[:, :, None], "slices"),
+    (lambda x: x[1:2], "slice with bounds"), (lambda x: x[:, :, None], "in place 2"),
     (lambda x: ~x, "takes integers"), (lambda x: x & True, "takes integers"),
     (lambda x: x // 2, "takes integers"), (lambda x: operator.index(x), "compile time"),
     (lambda x: x == None, "None")])  # noqa: E711

@@ -111,6 +111,10 @@ class Program:
         if not shape:
             to = self.rng.choice([(3,), (1,), (2, 1)])
             self.put(b, ops.Splat(x, types=[Tensor(to, element)]))
+        elif shape[-1] == 2 and len(shape) > 1 and self.rng.random() < 0.5:
+            self.put(b, ops.Split(x, index=self.rng.randrange(2)))
+        elif len(shape) < 3 and self.rng.random() < 0.2:
+            self.put(b, ops.Join(x, self.like(x.type)))
         elif len(shape) < 3 and self.rng.random() < 0.4:
             self.put(b, ops.ExpandDims(x, axis=self.rng.randint(0, len(shape))))
         elif 1 in shape and self.rng.random() < 0.5:

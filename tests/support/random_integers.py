@@ -269,7 +269,13 @@ class Expression:
     def moved(self, t: Tensor, depth: int) -> Value:
         """Out of a tile of another shape."""
         rng, shape = self.rng, t.shape
-        kind = rng.integers(4)
+        kind = rng.integers(5)
+        if kind == 4 and 2 * t.size <= MOST and t.rank < 3:
+            pairs = self.grow(Tensor((*shape, 2), t.element), depth)
+            return self.emit(ops.Split(pairs, index=int(rng.integers(2))))
+        if kind == 4 and shape[-1] == 2 and t.rank > 1:
+            half = Tensor(shape[:-1], t.element)
+            return self.emit(ops.Join(self.grow(half, depth), self.grow(half, depth)))
         if kind == 0 and t.rank > 1:
             order = tuple(int(d) for d in rng.permutation(t.rank))
             source = [0] * t.rank

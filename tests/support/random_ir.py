@@ -137,6 +137,7 @@ class Generator:
             lambda: ops.Reshape(x, types=[Tensor((1, size), t.element)]),
             lambda: ops.Trans(x, order=tuple(reversed(range(t.rank)))),
             lambda: ops.Arange(start=-3, end=5),
+            lambda: ops.Join(x, x),
         ])())
 
     def memory(self, b: Builder) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from operator import xor
 
 from tilec.codegen.context import CodeGen, fragment_of, lower
 from tilec.codegen.move import execute, through_memory
-from tilec.codegen.values import remap
+from tilec.codegen.values import Tile, align, beside, remap
 from tilec.ir import ops
 from tilec.ir.conversion import NoOp, Registers
 from tilec.ir.fragment import Fragment
@@ -43,16 +44,40 @@ def _trans(cg: CodeGen, op: ops.Trans) -> None:
     _rename(cg, op, source)
 
 
-def _rename(cg: CodeGen, op: ops.ExpandDims | ops.Broadcast | ops.Trans,
+@lower(ops.Split)
+def _split(cg: CodeGen, op: ops.Split) -> None:
+    index = op.index
+    _rename(cg, op, lambda at: (*at, index))
+
+
+@lower(ops.Join)
+def _join(cg: CodeGen, op: ops.Join) -> None:
+    """Registers of both under new names; a thread that holds one of a pair picks it."""
+    src, dst = fragment_of(op.a), fragment_of(op.result)
+    of, n, last = by_coords(src), src.num_registers, len(src.shape)
+    both = beside(cg.e, cg.tile(op.a), cg.tile(op.b))
+    registers = [of[at[:-1]] + n * at[-1] for at in dst.register_coords]
+    near = remap(cg.e, both, registers)
+    if not any(base[-1] for base in (*dst.lane_bases, *dst.warp_bases)):
+        cg.env[op.result] = near
+        return
+    far = remap(cg.e, both, [(r + n) % (2 * n) for r in registers])
+    first = cg.e.compare("eq", cg.coordinate(dst, last), cg.e.const(0, "i32"))
+    (x, y), index = align(cg.e, (near, far))
+    cg.env[op.result] = Tile(cg.e.select(first, x, y), len(registers), index)
+
+
+def _rename(cg: CodeGen, op: ops.ExpandDims | ops.Broadcast | ops.Trans | ops.Split,
             source: Callable[[Coords], Coords]) -> None:
     """Every result register is the operand's register at source(coordinates)."""
     src, dst = fragment_of(op.x), fragment_of(op.result)
     of = by_coords(src)
     registers = [of[source(at)] for at in dst.register_coords]
+    start = source((0,) * len(dst.shape))
     for a, b in zip((*src.lane_bases, *src.warp_bases), (*dst.lane_bases, *dst.warp_bases),
                     strict=True):
-        assert source(b) == a, f"{op.name} moves elements between threads"
-    cg.env[op.result] = remap(cg.tile(op.x), registers)
+        assert tuple(map(xor, source(b), start)) == a, f"{op.name} moves elements between threads"
+    cg.env[op.result] = remap(cg.e, cg.tile(op.x), registers)
 
 
 @lru_cache(maxsize=1024)
@@ -81,7 +106,7 @@ def _move(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape) -> None:
             tuple(range(dst.registers_per_part))
         registers = [part * src.registers_per_part + r
                      for part in range(plan.parts) for r in permutation]
-        cg.env[op.result] = remap(held, registers)
+        cg.env[op.result] = remap(cg.e, held, registers)
         return
     x = cg.e.as_stored(cg.whole(op.x))
     if plan.plan is None:

@@ -7,7 +7,7 @@ Integer and pointer tiles also keep constant offsets apart, which become immedia
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from tilec.codegen.emit import POINTER, Emit, Reg
@@ -17,7 +17,7 @@ Index = tuple[int, ...] | None
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """Fragment element i is lane index[i] of `reg`, plus offset[i].
+    """Fragment element i is lane index[i] of `reg`, plus offset[i]; every lane is of some element.
 
     size: registers of the fragment. index None: the lanes themselves, in order. offset None: no
     offsets; those of pointers are bytes. zeros: bits known to be zero in every lane of `reg`.
@@ -117,11 +117,23 @@ def align(e: Emit, tiles: Sequence[Tile], runs: Index = None) -> tuple[list[Reg]
     return out, index
 
 
-def remap(tile: Tile, registers: Sequence[int]) -> Tile:
+def beside(e: Emit, a: Tile, b: Tile) -> Tile:
+    """The tile of the elements of `a`, then those of `b`; costs no instruction."""
+    index = (*map(a.lane_of, range(a.size)),
+             *(a.reg.lanes + b.lane_of(i) for i in range(b.size)))
+    offset = None if a.offset is None and b.offset is None else \
+        (*map(a.offset_of, range(a.size)), *map(b.offset_of, range(b.size)))
+    return Tile(e.concat([a.reg, b.reg]), a.size + b.size, index, offset, a.zeros & b.zeros)
+
+
+def remap(e: Emit, tile: Tile, registers: Sequence[int]) -> Tile:
     """The tile whose element i is this one's element registers[i]; costs no instruction."""
     if len(registers) == tile.size and list(registers) == list(range(tile.size)):
         return tile
-    index = tuple(tile.lane_of(r) for r in registers)
+    index, reg = tuple(tile.lane_of(r) for r in registers), tile.reg
+    used = {lane: i for i, lane in enumerate(sorted(set(index)))}
+    if len(used) < reg.lanes:
+        index, reg = tuple(used[lane] for lane in index), e.gather(reg, [*used])
     offset = None if tile.offset is None else tuple(tile.offset[r] for r in registers)
-    identity = len(index) == tile.reg.lanes and index == tuple(range(len(index)))
-    return replace(tile, size=len(registers), index=None if identity else index, offset=offset)
+    identity = len(index) == reg.lanes and index == tuple(range(len(index)))
+    return Tile(reg, len(registers), None if identity else index, offset, tile.zeros)

@@ -39,7 +39,7 @@ Words = list[Reg]
 def _extract_slice(cg: CodeGen, op: ops.ExtractSlice) -> None:
     of = by_coords(fragment_of(op.x))
     registers = [of[tuple(map(add, op.start, at))] for at in fragment_of(op.result).register_coords]
-    cg.env[op.result] = remap(cg.tile(op.x), registers)
+    cg.env[op.result] = remap(cg.e, cg.tile(op.x), registers)
 
 
 # ---- accumulators

@@ -253,6 +253,18 @@ def _(op: ops.Cast, x: Array) -> Array:
     return _cast(op, x) if floats else plain[ops.Cast](op, x)
 
 
+@rule(ops.InlineAsm)
+def _(op: ops.InlineAsm, *operands: Array) -> tuple[Array, ...]:
+    """Functions that nobody knows, of one element each."""
+    held = unknown(op.asm, *(x if is_float(dtype_of(scalar_of(v.type))) else embed(x)
+                             for x, v in zip(operands, op.inputs, strict=True)))
+    out = []
+    for i, v in enumerate(op.results):
+        some, new = unknown(f"result {i}", held), dtype_of(scalar_of(v.type))
+        out.append(_reduced(some) if is_float(new) else (some & _u(127)).astype(new))
+    return tuple(out)
+
+
 @rule(ops.Bitcast)
 def _(op: ops.Bitcast, x: Array) -> Array:
     old, new = dtype_of(scalar_of(op.x.type)), dtype_of(scalar_of(op.result.type))
@@ -285,7 +297,7 @@ for _kind, _meaning in (
 # They know nothing of numbers, or nothing of floats.
 for _same in (ops.And, ops.Or, ops.Xor, ops.Shl, ops.Shr, ops.Not, ops.Select, ops.Hint, ops.Arange,
               ops.ConvertLayout, ops.SetLayout, ops.AddPtr, ops.Splat, ops.Broadcast,
-              ops.ExpandDims, ops.Reshape, ops.Trans, ops.ExtractSlice):
+              ops.ExpandDims, ops.Reshape, ops.Trans, ops.Join, ops.Split, ops.ExtractSlice):
     rule(_same)(plain[_same])
 
 

@@ -154,6 +154,16 @@ def _(op: ops.Trans, x: Array) -> Array:
     return np.transpose(x, (*range(leading), *(leading + i for i in op.order)))
 
 
+@rule(ops.Join)
+def _(op: ops.Join, a: Array, b: Array) -> Array:
+    return np.stack(np.broadcast_arrays(a, b), axis=-1)
+
+
+@rule(ops.Split)
+def _(op: ops.Split, x: Array) -> Array:
+    return np.asarray(x[..., op.index])
+
+
 @rule(ops.ExtractSlice)
 def _(op: ops.ExtractSlice, x: Array) -> Array:
     part: tuple[Any, ...] = (..., *map(slice, op.start, map(add, op.start, op.shape)))

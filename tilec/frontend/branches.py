@@ -20,6 +20,7 @@ from tilec.ir import ops
 from tilec.ir.core import Block, Op
 from tilec.language import dtypes as dt
 from tilec.language.control import elect
+from tilec.language.shape import item
 from tilec.language.values import constant, tensor
 
 Scope = dict[str, Any]
@@ -47,14 +48,14 @@ def body(v: Visitor, stmts: Sequence[ast.stmt], tail: bool = False) -> None:
 
 
 def condition(v: Visitor, node: ast.expr, x: Any, where: str) -> tensor:
-    """A run-time value as the scalar int1 that `if` and `while` need."""
-    if isinstance(x, tensor) and x.shape:
+    """A run-time value, a scalar or a tile of one element, as the scalar int1 that `if` and `while`
+    need."""
+    if isinstance(x, tensor) and x.numel != 1:
         raise v.error(node, f"the condition of `{where}` is a {x}, expected a scalar",
                       "choose per element with tl.where(cond, a, b), or reduce it, as by "
                       "tl.max(cond.to(tl.int32), axis=0)")
     v.at(node)
-    made: tensor = as_bool(v, node, x)
-    return made
+    return item(as_bool(v, node, x))
 
 
 def visit_if(v: Visitor, node: ast.If, rest: Sequence[ast.stmt], tail: bool) -> bool:

@@ -136,7 +136,7 @@ def refuse_pointer(v: Visitor, node: ast.Attribute, base: Any) -> None:
 
 
 _NOT_YET = frozenset((  # Triton's names, of which the nearest spelling is no substitute
-    "cat dot_scaled flip gather histogram inline_asm_elementwise "
+    "cat dot_scaled flip gather histogram "
     "interleave join map_elementwise philox rand rand4x randint randint4x randn randn4x sort split "
     "topk umulhi").split())
 

@@ -217,17 +217,16 @@ def _scratch_rule(rule: Rule) -> Rule:
 
 # -- poison of ops that compute -----------------------------------------------------------------
 
-def _full(data: Data) -> Array | None:
+def _full(data: Data) -> Array:
     """The poison at the array's shape, for rules that move elements."""
     array, poison = data
-    if poison is None:
-        return None
+    poison = np.zeros((1,) * array.ndim, bool) if poison is None else poison
     return np.broadcast_to(poison, (len(poison), *array.shape[1:]))
 
 
 def _poison_rule(op: Op, compute: Callable[..., Array]) -> Rule:
     """The rule of an op with an eval rule: its data by that, its poison by the op's kind."""
-    if not op.operands:
+    if not op.operands and not isinstance(op, ops.InlineAsm):
         def constant(m: Machine, frame: Frame, op: Op) -> Sequence[Data]:
             return ((compute(op)[None], None),)
         return constant
@@ -236,6 +235,8 @@ def _poison_rule(op: Op, compute: Callable[..., Array]) -> Rule:
     def run(m: Machine, frame: Frame, op: Op) -> Sequence[Data]:
         data = [frame.get(v) for v in op.operands]
         array = compute(op, *(a for a, _ in data))
+        if isinstance(array, tuple):  # of several results, each of all operands
+            return [(a, union(*(p for _, p in data))) for a in array]
         if type(op) not in _MAKES_POISON and all(p is None for _, p in data):
             return ((array, None),)
         return ((array, spread(op, compute, data)),)
@@ -247,8 +248,7 @@ def _elementwise(op: Op, compute: Callable[..., Array], data: Sequence[Data]) ->
 
 
 def _move(op: Op, compute: Callable[..., Array], data: Sequence[Data]) -> Array | None:
-    poison = _full(data[0])
-    return None if poison is None else compute(op, poison)
+    return compute(op, *map(_full, data))
 
 
 def _select(op: Op, compute: Callable[..., Array], data: Sequence[Data]) -> Array | None:
@@ -278,10 +278,8 @@ def _logical(op: Op, compute: Callable[..., Array], data: Sequence[Data]) -> Arr
 
 
 def _dot(op: Op, compute: Callable[..., Array], data: Sequence[Data]) -> Array | None:
-    a, b, c = (_full(d) for d in data)
-    rows = None if a is None else np.asarray(a.any(axis=-1, keepdims=True))
-    columns = None if b is None else np.asarray(b.any(axis=-2, keepdims=True))
-    return union(rows, columns, c)
+    a, b, c = map(_full, data)
+    return a.any(axis=-1, keepdims=True) | b.any(axis=-2, keepdims=True) | c
 
 
 def _none_if_clear(poison: Array | None) -> Array | None:

@@ -404,6 +404,19 @@ def _reshape(_: AxisAnalysis, op: ops.Reshape, x: AxisInfo) -> Sequence[AxisInfo
                      (*ones, gcd(x.constancy[-1], src[-1], dst[-1])), x.range, x.unit)]
 
 
+@axis_rule(ops.Join)
+def _join(_: AxisAnalysis, __: Op, a: AxisInfo, b: AxisInfo) -> Sequence[AxisInfo]:
+    both = join(a, b)
+    return [AxisInfo((*both.contiguity, 1), (*both.divisibility, both.all_divisor),
+                     (*both.constancy, 1), both.range, both.unit)]
+
+
+@axis_rule(ops.Split)
+def _split(_: AxisAnalysis, __: Op, x: AxisInfo) -> Sequence[AxisInfo]:
+    return [replace(x, contiguity=x.contiguity[:-1], divisibility=x.divisibility[:-1],
+                    constancy=x.constancy[:-1])]
+
+
 @axis_rule(ops.For)
 def _for(analysis: AxisAnalysis, op: ops.For, lo: AxisInfo, hi: AxisInfo, step: AxisInfo,
          *init: AxisInfo) -> Sequence[AxisInfo]:

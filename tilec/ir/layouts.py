@@ -23,14 +23,15 @@ from tilec.ir.layout_base import (
     camel_case,
     field_types,
 )
-from tilec.ir.linear import LinearLayout, tile_outs
+from tilec.ir.linear import LinearLayout, from_columns, tile_outs
 from tilec.ir.register_layouts import Blocked, DotOperand, Linear, Mma, Slice
 from tilec.ir.shared_layouts import NvmmaShared, SharedLinear, SwizzledShared, plain_rows
 
 __all__ = ["LANES", "Blocked", "DotOperand", "Layout", "Linear", "Mma", "NvmmaShared",
            "RegisterLayout", "SharedLayout", "SharedLinear", "Slice", "SwizzledShared",
-           "default_blocked", "expand", "layout_from_fields", "linear_layout",
-           "plain_rows", "reshape", "same_layout", "slice_of", "spread_over_lanes", "transpose"]
+           "default_blocked", "expand", "join", "layout_from_fields", "linear_layout",
+           "plain_rows", "reshape", "same_layout", "slice_of", "split", "spread_over_lanes",
+           "transpose"]
 
 LAYOUT_CLASSES: dict[str, type[Layout]] = {
     c.name: c
@@ -157,6 +158,28 @@ def reshape(layout: Layout, src_shape: Shape, dst_shape: Shape) -> Layout:
     if src_shape == dst_shape:
         return layout
     return named(layout.to_linear(src_shape).reshape_outs(tile_outs(dst_shape)))
+
+
+@lru_cache(maxsize=2048)
+def join(layout: Layout, shape: Shape) -> Layout:
+    """The layout of two tiles of this layout and pow2 shape along a new last dimension: each thread
+    has the elements of one place in registers next to each other."""
+    linear = layout.to_linear(shape)
+    columns = {name: [c << 1 for c in linear.columns_of(name)] for name in linear.in_names}
+    columns["register"].insert(0, 1)
+    return named(from_columns(columns, tile_outs((*shape, 2)), linear.flip_bits << 1))
+
+
+@lru_cache(maxsize=2048)
+def split(layout: Layout, shape: Shape) -> Layout | None:
+    """The layout of either half of a tile of this pow2 shape, whose last extent is 2; None where
+    no thread holds both elements of a pair."""
+    linear = layout.to_linear(shape)
+    if 1 not in linear.columns_of("register"):
+        return None
+    columns = {name: [c >> 1 for c in linear.columns_of(name) if c != 1]
+               for name in linear.in_names}
+    return named(from_columns(columns, tile_outs(shape[:-1]), linear.flip_bits >> 1))
 
 
 @lru_cache(maxsize=2048)

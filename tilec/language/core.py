@@ -54,6 +54,7 @@ from tilec.language.dtypes import (
     uint64,
     void,
 )
+from tilec.language.inline_asm import inline_asm_elementwise
 from tilec.language.linalg import dot
 from tilec.language.math import (
     abs,
@@ -90,10 +91,14 @@ from tilec.language.selection import PropagateNan, clamp, maximum, minimum, wher
 from tilec.language.shape import (
     broadcast,
     broadcast_to,
+    cat,
     expand_dims,
+    interleave,
+    join,
     permute,
     ravel,
     reshape,
+    split,
     trans,
     view,
 )
@@ -102,16 +107,15 @@ from tilec.language.values import builtin, constexpr, tensor
 __all__ = [
     "PropagateNan", "abs", "advance", "arange", "argmax", "argmin", "associative_scan", "assume",
     "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or",
-    "atomic_xchg", "atomic_xor",
-    "bfloat16", "block_pointer", "block_type", "broadcast", "broadcast_to", "builtin", "cast",
-    "cdiv", "ceil", "clamp", "condition", "const", "constexpr", "cos", "cumprod", "cumsum",
-    "debug_barrier",
-    "device_assert", "device_print", "dot", "dtype", "erf", "exp", "exp2", "expand_dims",
-    "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "int1",
-    "int16", "int32", "int64", "int8", "load", "load_tensor_descriptor", "log", "log2",
-    "make_block_ptr", "make_tensor_descriptor", "max", "max_constancy", "max_contiguous",
-    "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "pi32_t",
-    "pointer_type", "program_id", "range", "ravel", "reduce", "reshape", "rsqrt", "sin", "sqrt",
+    "atomic_xchg", "atomic_xor", "bfloat16", "block_pointer", "block_type", "broadcast",
+    "broadcast_to", "builtin", "cast", "cat", "cdiv", "ceil", "clamp", "condition", "const",
+    "constexpr", "cos", "cumprod", "cumsum", "debug_barrier", "device_assert", "device_print",
+    "dot", "dtype", "erf", "exp", "exp2", "expand_dims", "float16", "float32", "float64",
+    "float8e4nv", "float8e5", "floor", "fma", "full", "inline_asm_elementwise", "int1", "int16",
+    "int32", "int64", "int8", "interleave", "join", "load", "load_tensor_descriptor", "log", "log2",
+    "make_block_ptr", "make_tensor_descriptor", "max", "max_constancy", "max_contiguous", "maximum",
+    "min", "minimum", "multiple_of", "num_programs", "permute", "pi32_t", "pointer_type",
+    "program_id", "range", "ravel", "reduce", "reshape", "rsqrt", "sin", "split", "sqrt",
     "static_assert", "static_print", "static_range", "store", "store_tensor_descriptor", "sum",
     "tanh", "tensor", "tensor_descriptor", "to_tensor", "trans", "uint16", "uint32", "uint64",
     "uint8", "view", "void", "where", "xor_sum", "zeros", "zeros_like",

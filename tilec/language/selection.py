@@ -12,14 +12,14 @@ from tilec.language.casting import common_shape, spread
 from tilec.language.context import error
 from tilec.language.semantic import (
     coerce,
-    common_dtype,
     common_operands,
     emit,
+    moved_dtype,
     refuse_fp8,
     shapes_of,
     to_bool,
 )
-from tilec.language.values import builtin, const_value, describe, tensor
+from tilec.language.values import builtin, const_value, tensor
 
 
 class PropagateNan(enum.Enum):
@@ -38,14 +38,7 @@ def where(condition: Any, x: Any, y: Any) -> tensor:
     """
     cond = to_bool(condition, "the condition of tl.where")
     shape = common_shape("tl.where", cond.shape, *shapes_of((x, y)))
-    pointers = [v.dtype for v in (x, y) if isinstance(v, tensor) and v.dtype.is_ptr()]
-    if pointers:
-        if len(pointers) < 2 or pointers[0] != pointers[1]:
-            raise error(f"tl.where: the arms are {describe(x)} and {describe(y)}, expected "
-                        "pointers of one type", "cast one of them, as by `.to(x_ptr.dtype)`")
-        t = pointers[0]
-    else:
-        t = common_dtype("tl.where", x, y)
+    t = moved_dtype("tl.where", x, y)
     return emit(ops.Select(spread(cond, shape).handle, coerce(x, t, shape).handle,
                            coerce(y, t, shape).handle))
 

@@ -51,6 +51,18 @@ def common_dtype(op: str, *values: Any) -> dt.dtype:
     return result
 
 
+def moved_dtype(op: str, *values: Any) -> dt.dtype:
+    """The dtype of values that `op` only moves: as `common_dtype`, or that of pointers, which are
+    all of one type."""
+    pointers = {x.dtype for x in values if isinstance(x, tensor) and x.dtype.is_ptr()}
+    if not pointers:
+        return common_dtype(op, *values)
+    if len(pointers) > 1 or not all(isinstance(x, tensor) and x.dtype.is_ptr() for x in values):
+        raise error(f"{op}: found {' and '.join(map(describe, values))}, expected pointers of one "
+                    "type", "cast one of them, as by `.to(x_ptr.dtype)`")
+    return pointers.pop()
+
+
 def coerce(x: Any, t: dt.dtype, shape: tuple[int, ...]) -> tensor:
     """A tensor or number as a tensor of dtype `t`, broadcast to `shape`."""
     if not isinstance(x, tensor):

@@ -8,10 +8,10 @@ from typing import Any
 from tilec.ir import ops
 from tilec.ir import types as ir
 from tilec.ir.core import Block
-from tilec.language.casting import common_shape, splat, spread
+from tilec.language.casting import check_size, common_shape, splat, spread
 from tilec.language.context import current, error
 from tilec.language.creation import check_shape
-from tilec.language.semantic import emit
+from tilec.language.semantic import coerce, emit, moved_dtype, shapes_of
 from tilec.language.values import (
     builtin,
     const_int,
@@ -47,29 +47,25 @@ def require_tile(x: Any, what: str) -> tensor:
 
 @method("__getitem__")
 def index(x: tensor, key: Any) -> tensor:
-    """`x[None, :]`: every None inserts a dimension of extent 1, every `:` keeps one.
+    """`x[None, :]`: a None in place i inserts an extent of 1 there; dimensions that are not named
+    follow, and more `:` than dimensions say nothing.
 
-    Errors: integers, slices with bounds, more `:` than dimensions.
+    Errors: integers, slices with bounds, a None with fewer dimensions than places before it.
     """
     keys = key if isinstance(key, tuple) else (key,)
-    axes, kept = [], 0
+    axes: list[int] = []
     for i, k in enumerate(map(unwrap, keys)):
+        if k is None and i > x.rank + len(axes):
+            raise error(f"a None in place {i} of the index of {x}, which has {x.rank + len(axes)} "
+                        "dimensions there", "write one `:` for each dimension before it")
         if k is None:
             axes.append(i)
-        elif isinstance(k, slice) and k.start is None and k.stop is None and k.step is None:
-            kept += 1
-        else:
+        elif not isinstance(k, slice) or (k.start, k.stop, k.step) != (None, None, None):
             shown = "a slice with bounds" if isinstance(k, slice) else describe(k)
             raise error(f"cannot index {x} by {shown}: only `:` and `None` are possible",
                         "a tile's elements live in many threads; load the part that you need, or "
                         "reduce with a mask: tl.sum(tl.where(i == k, x, 0))")
-    if kept > x.rank:
-        raise error(f"{x} has {x.rank} dimensions, indexed by {kept} slices",
-                    "write one `:` for each dimension")
-    if not axes:
-        return x
-    # Dimensions that are not named follow, as in numpy.
-    return insert_axes(x, axes)
+    return insert_axes(x, axes) if axes else x
 
 
 def insert_axes(x: tensor, axes: list[int]) -> tensor:
@@ -134,7 +130,7 @@ def _reshape(x: tensor, extents: tuple[int, ...], what: str) -> tensor:
 @builtin
 def reshape(input: Any, *shape: Any, can_reorder: bool = False) -> tensor:
     """The elements of `input`, in row-major order, as a tile of `shape` (a tuple, or separate
-    ints) of as many elements. can_reorder: any order would do."""
+    ints) of as many elements. can_reorder changes nothing."""
     x = require_tile(input, "tl.reshape")
     return _reshape(x, check_shape(varargs(shape, "the shape of tl.reshape"), "tl.reshape"),
                     "tl.reshape")
@@ -203,6 +199,61 @@ def item(input: Any) -> tensor:
     body = Block([element, element])
     body.insert(ops.Yield([body.args[0]]))
     return emit(ops.Reduce([flat.handle], axis=0, body=body))
+
+
+# -- join and split -------------------------------------------------------------------------------
+
+@builtin
+def join(a: Any, b: Any) -> tensor:
+    """`a` and `b` along a new last dimension of extent 2; a tile of [2] of two scalars. They
+    broadcast, and are promoted like the operands of `+`, or pointers of one type."""
+    return _join(a, b, "tl.join")
+
+
+def _join(a: Any, b: Any, what: str) -> tensor:
+    t = moved_dtype(what, a, b)
+    shape = common_shape(what, *shapes_of((a, b)))
+    check_size((*shape, 2), what)
+    x, y = (coerce(v, t, shape or (1,)) for v in (a, b))
+    pairs = emit(ops.Join(x.handle, y.handle))
+    return pairs if shape else _reshape(pairs, (2,), what)
+
+
+@method("split")
+@builtin
+def split(a: Any) -> tuple[tensor, tensor]:
+    """Both halves of a tile whose last extent is 2, a[..., 0] and a[..., 1]; of a tile of [2] two
+    scalars."""
+    x = require_tile(a, "tl.split")
+    if not x.shape or x.shape[-1] != 2:
+        raise error(f"tl.split: the last extent of {x} is not 2",
+                    "x.reshape(..., 2) makes pairs of neighbours; tl.permute brings a dimension "
+                    "to the end")
+    pairs = x if x.rank > 1 else _reshape(x, (1, 2), "tl.split")
+    low, high = (emit(ops.Split(pairs.handle, index=i)) for i in range(2))
+    return (low, high) if x.rank > 1 else (item(low), item(high))
+
+
+@builtin
+def interleave(a: Any, b: Any) -> tensor:
+    """The elements of `a` and `b` in turn along the last dimension, which has twice the extent; a
+    tile of [2] of two scalars. They broadcast and are promoted as by `join`."""
+    pairs = _join(a, b, "tl.interleave")
+    *outer, _ = pairs.shape
+    return _reshape(pairs, (*outer[:-1], 2 * outer[-1]) if outer else (2,), "tl.interleave")
+
+
+@builtin
+def cat(input: Any, other: Any, can_reorder: bool = False, dim: Any = 0) -> tensor:
+    """`input` followed by `other`, a tile of the same shape, along `dim`. They are promoted as by
+    `join`; the order of elements is kept, whatever can_reorder says."""
+    x, y = require_tile(input, "tl.cat"), require_tile(other, "tl.cat")
+    axis = wrap_axis(dim, x.rank, "tl.cat")
+    if x.shape != y.shape:
+        raise error(f"tl.cat: {x} and {y} differ in shape",
+                    "tiles of one shape are put together; store others one after the other")
+    pairs = _permute(_join(x, y, "tl.cat"), (*range(axis), x.rank, *range(axis, x.rank)), "tl.cat")
+    return _reshape(pairs, (*x.shape[:axis], 2 * x.shape[axis], *x.shape[axis + 1:]), "tl.cat")
 
 
 tensor.T = property(lambda x: trans(x))  # type: ignore[attr-defined]

@@ -15,12 +15,13 @@ from tilec.codegen.checks import REPORT_BYTES
 from tilec.errors import LaunchError, SimulatorError, TilecError, did_you_mean, shown
 from tilec.eval.casts import rounded
 from tilec.eval.dtypes import dtype_of
+from tilec.eval.inline_asm import EVALUATORS
 from tilec.frontend.signature import ArgSpec, Spec
 from tilec.ir.clusters import check_clusters
 from tilec.ir.grids import extents_of
 from tilec.ir.types import Pointer
 from tilec.language import dtypes as dt
-from tilec.runtime import checks, device, dlpack
+from tilec.runtime import checks, device, dlpack, inline_asm
 from tilec.runtime.arguments import (
     Const,
     Key,
@@ -40,6 +41,8 @@ from tilec.runtime.arguments import (
 if TYPE_CHECKING:
     from tilec.runtime.kernel import CompiledKernel
     from tilec.sim import Counts
+
+EVALUATORS.append(inline_asm.evaluate)
 
 
 def check_grid(grid: Any) -> tuple[int, int, int]:

@@ -8,10 +8,12 @@ from math import prod
 from tilec.ir.core import Block, Op, Value, attr, operand, operands, region
 from tilec.ir.layouts import (
     DotOperand,
+    Layout,
     Mma,
     Slice,
     same_layout,
     slice_of,
+    split,
     transpose,
 )
 from tilec.ir.ops.base import Anchor, ExplicitType, Rearrange, ScratchOp
@@ -159,6 +161,48 @@ class Trans(Rearrange, name="tile.trans"):
         layout = None if t.layout is None else \
             transpose(t.layout, self.order, linear_shape(t.shape))
         return (Tensor(tuple(t.shape[i] for i in self.order), t.element, layout),)
+
+
+class Join(Op, name="tile.join"):
+    """Two tiles along a new last dimension of extent 2. The operands' layout is the result's less
+    that dimension: a thread that holds one element of a pair holds both operands' in its place."""
+
+    a: Value = operand()
+    b: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        t = self.a.type
+        if not isinstance(t, Tensor) or not refines(self.b.type, t):
+            raise self.fail(f"cannot join {t} and {self.b.type}")
+        return (Tensor((*t.shape, 2), t.element, None),)
+
+    def check(self) -> None:
+        src, dst = self.a.type, self.result.type
+        assert isinstance(src, Tensor) and isinstance(dst, Tensor)
+        if dst.layout is not None:
+            want = Tensor(src.shape, src.element, self.operand_layout(dst.layout))
+            if not refines(src, want):
+                raise self.fail(f"operands are {src}, expected {want}")
+
+    def operand_layout(self, layout: Layout) -> Layout:
+        """The layout of the operands of a result with this one."""
+        shape = (*shape_of(self.a.type), 2)
+        return split(layout, linear_shape(shape)) or slice_of(layout, len(shape) - 1)
+
+
+class Split(Rearrange, name="tile.split"):
+    """The elements at `index` of the last dimension, of extent 2, both of which a thread holds."""
+
+    index: int = attr(int, least=0, most=1)
+
+    def infer(self) -> Sequence[Type]:
+        t = self.x.type
+        if not isinstance(t, Tensor) or t.rank < 2 or t.shape[-1] != 2:
+            raise self.fail(f"operand is {t}, expected a tile of pairs")
+        layout = None if t.layout is None else split(t.layout, linear_shape(t.shape))
+        if t.layout is not None and layout is None:
+            raise self.fail(f"no thread holds both elements of a pair of {t}")
+        return (Tensor(t.shape[:-1], t.element, layout),)
 
 
 class Combining(ScratchOp):

@@ -12,8 +12,11 @@ from tilec.ir.layouts import (
     Layout,
     Mma,
     Slice,
+    join,
     reshape,
+    same_layout,
     slice_of,
+    split,
     transpose,
 )
 from tilec.ir.mma import default_k_width
@@ -34,6 +37,11 @@ forward_rule = Rules("result layout")
 @needs_rule(ops.Elementwise, ops.Broadcast, ops.Load, ops.Atomic)
 def _same(op: Op) -> Needs:
     return [layout_of(op.result.type)] * len(op.operands)
+
+
+@needs_rule(ops.InlineAsm)
+def _inline_asm(op: ops.InlineAsm) -> Needs:
+    return [layout_of(op.results[0].type)] * len(op.operands)
 
 
 @needs_rule(ops.Store)
@@ -80,6 +88,25 @@ def _reshape(op: ops.Reshape) -> Needs:
     if layout is None or not odd_factors_stay(src, dst):
         return [None]
     return [reshape(layout, linear_shape(dst), linear_shape(src))]
+
+
+@needs_rule(ops.Join)
+def _join(op: ops.Join) -> Needs:
+    layout = layout_of(op.result.type)
+    return [None if layout is None else op.operand_layout(layout)] * 2
+
+
+@needs_rule(ops.Split)
+def _split(op: ops.Split) -> Needs:
+    """Where the operand has a layout that will do, it is kept."""
+    layout, have = layout_of(op.result.type), layout_of(op.x.type)
+    if layout is None:
+        return [None]
+    shape = linear_shape(shape_of(op.x.type))
+    half = None if have is None else split(have, shape)
+    if half is not None and same_layout(half, layout, shape[:-1]):
+        return [have]
+    return [join(layout, shape[:-1])]
 
 
 @needs_rule(ops.Combining)
@@ -162,7 +189,7 @@ def _no_opinion(op: Op, layout: Layout) -> Layout | None:
     return None
 
 
-@forward_rule(ops.Elementwise, ops.ConvertLayout, ops.Scan)
+@forward_rule(ops.Elementwise, ops.InlineAsm, ops.ConvertLayout, ops.Scan)
 def _keep(op: Op, layout: Layout) -> Layout | None:
     return layout
 
@@ -186,6 +213,16 @@ def _expand_forward(op: ops.ExpandDims, layout: Layout) -> Layout | None:
 @forward_rule(ops.ExtractSlice)
 def _extract_forward(op: ops.ExtractSlice, layout: Layout) -> Layout | None:
     return layout if op.held_in(layout) else None
+
+
+@forward_rule(ops.Join)
+def _join_forward(op: ops.Join, layout: Layout) -> Layout | None:
+    return join(layout, linear_shape(shape_of(op.a.type)))
+
+
+@forward_rule(ops.Split)
+def _split_forward(op: ops.Split, layout: Layout) -> Layout | None:
+    return split(layout, linear_shape(shape_of(op.x.type)))
 
 
 @forward_rule(ops.Reduce)

@@ -78,10 +78,30 @@ def trans_chain(op: ops.Trans, builder: Builder) -> Values | None:
     return [builder.emit(ops.Trans(inner.x, order=order, types=[op.result.type]))]
 
 
+@pattern(ops.Split)
+def split_of_join(op: ops.Split, builder: Builder) -> Values | None:
+    """split(join(a, b)) -> a, or b"""
+    inner = op.x.op
+    if not isinstance(inner, ops.Join) or inner.operands[op.index].type != op.result.type:
+        return None
+    return [inner.operands[op.index]]
+
+
+@pattern(ops.Join)
+def join_of_split(op: ops.Join, builder: Builder) -> Values | None:
+    """join of both halves of x -> x"""
+    a, b = op.a.op, op.b.op
+    if not isinstance(a, ops.Split) or not isinstance(b, ops.Split) or a.x is not b.x or \
+            (a.index, b.index) != (0, 1) or a.x.type != op.result.type:
+        return None
+    return [a.x]
+
+
 PATTERNS = (
     splat_of_constant,
     *(Pattern(root, move_uniform) for root in (ops.Broadcast, ops.ExpandDims, ops.Reshape,
-                                               ops.Trans, ops.ConvertLayout)),
+                                               ops.Trans, ops.Split, ops.ConvertLayout)),
     *(Pattern(root, move_chain) for root in (ops.Broadcast, ops.Reshape, ops.ConvertLayout)),
-    expand_dims_of_broadcast, reshape_to_expand_dims, trans_chain,
+    expand_dims_of_broadcast, reshape_to_expand_dims, trans_chain, split_of_join,
+    join_of_split,
 )
