@@ -45,11 +45,11 @@ def check(ours, formula, *inputs, rtol=2e-5, atol=2e-5, backward=True):
         close(g, w, rtol, atol, f"result {k}")
     if not backward:
         return
+    both = [(g, w) for g, w in zip(got, want) if w.requires_grad]
     generator = torch.Generator().manual_seed(5)
-    seeds = [torch.randn(w.shape, generator=generator) for w in want if w.requires_grad]
-    for values, turn in ((got, torch.clone), (want, torch.Tensor.double)):
-        torch.autograd.backward([v for v in values if v.requires_grad], [
-            turn(s).to(v.dtype) for s, v in zip(seeds, (v for v in values if v.requires_grad))])
+    seeds = [torch.randn(w.shape, generator=generator) for _, w in both]
+    torch.autograd.backward([g for g, _ in both], [s.to(g.dtype) for s, (g, _) in zip(seeds, both)])
+    torch.autograd.backward([w for _, w in both], [s.double() for s in seeds])
     for k, (g, w) in enumerate(zip(left, right)):
         if isinstance(w, torch.Tensor) and w.requires_grad:
             close(g.grad, w.grad, rtol, atol, f"gradient {k}")
