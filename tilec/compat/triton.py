@@ -42,6 +42,7 @@ _JIT = {**_of("tilec.runtime.jit", "JITFunction", "jit"),
         **_of("tilec.runtime.interface", "KernelInterface")}
 _ERRORS = {**_of("tilec.errors", "CompilationError", "OutOfResources"),
            "TritonError": "tilec.errors:TilecError"}
+_ABSENT = _of("tilec.compat.absent", "float8e4b8", "float8e5b16")
 _COMPILED = _of("tilec.runtime.kernel", "CompiledKernel")
 
 MODULES = {
@@ -54,8 +55,8 @@ MODULES = {
     "triton.compiler.compiler": _Names(others={
         **_COMPILED, "triton_key": "tilec.runtime.fingerprint:source_fingerprint"}),
     "triton.compiler.errors": _Names(others=_ERRORS),
-    "triton.language": _Names("tilec.language"),
-    "triton.language.core": _Names("tilec.language.core"),
+    "triton.language": _Names("tilec.language", _ABSENT),
+    "triton.language.core": _Names("tilec.language.core", _ABSENT),
     "triton.language.extra": _Names("tilec.language.extra"),
     "triton.language.extra.cuda": _Names("tilec.language.extra.cuda"),
     "triton.language.extra.cuda.libdevice": _Names("tilec.language.math"),
