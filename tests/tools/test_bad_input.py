@@ -4,6 +4,7 @@ what text of IR or PTX is refused, with its line and column."""
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,12 +19,12 @@ from tilec.errors import IRError, Location
 from tilec.ir.attributes import MODULE, PARAMETER, describe
 from tilec.ir.parser import parse
 from tilec.ir.verifier import verify
-from tilec.tools import bisect, compile, layout, opt, run
+from tilec.tools import bisect, compile, layout, opt, reduce, run, scripts
 from tilec.tools import sim as simulate
 from tilec.tools.command import tool
 
 TOOLS = {"opt": opt, "run": run, "compile": compile, "sim": simulate, "layout": layout,
-         "bisect": bisect}
+         "bisect": bisect, "reduce": reduce}
 STORE = """module {
   func @a(%p: ptr<i32> {divisibility = 4}) {
     %0 = tile.constant() {value = 3} : i32
@@ -77,7 +78,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("run missing.tir", "cannot read missing.tir: No such file"),
     ("run folder.tir", "cannot read folder.tir: Is a directory"),
     ("run latin.tir", "cannot read latin.tir: 'utf-8' codec"), ("opt latin.tir", "utf-8"),
-    ("sim latin.ptx", "utf-8"), ("bisect latin.tir", "utf-8"), ("run empty.tir", "the end of the"),
+    ("sim latin.ptx", "utf-8"), ("bisect latin.tir", "utf-8"),
+    ("reduce latin.tir", "utf-8"), ("reduce one.tir --num-warps x", "--num-warps"),
+    ("reduce one.tir a\0b", "has no value"), ("run empty.tir", "the end of the"),
     ("compile latin.py:k --signature i32 -o out", "fails when imported"),
     ("compile exits.py:k --signature i32 -o out", "fails when imported: SystemExit"),
     ("run tile.tir --arg 4:i32:0 --arg 1:i32:0", "kernels are launched with numbers"),
@@ -163,6 +166,27 @@ def test_a_reader_that_goes_away_and_an_interrupt(folder: Path) -> None:
             time.sleep(0.02)
         waiting.send_signal(signal.SIGINT)
         assert (waiting.wait(60), waiting.stderr.read()) == (1, "tilec-opt: interrupted\n")
+
+
+def test_streams_that_are_closed(folder: Path) -> None:
+    command = f"{shlex.quote(sys.executable)} -m tilec.tools.opt one.tir"
+    for closed, status, said in (("0<&- 2>&-", 0, ""),
+                                 (">&-", 1, "tilec-opt: the standard output is closed\n")):
+        done = subprocess.run(["bash", "-c", f"{command} {closed}"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (status, said)
+        assert ("func @a" in done.stdout) == (status == 0)
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_an_interrupt_while_modules_are_loaded(name: str, monkeypatch: pytest.MonkeyPatch,
+                                               capsys: pytest.CaptureFixture[str]) -> None:
+    def load(module: str) -> None:
+        assert module == f"tilec.tools.{name}"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tilec.tools.scripts.importlib.import_module", load)
+    assert getattr(scripts, name)() == 1
+    assert capsys.readouterr().err == f"tilec-{name}: interrupted\n"
 
 
 ATTRIBUTES = [

@@ -88,8 +88,8 @@ def _loads(v: Value, loop: ops.For) -> list[ops.Load]:
 # -- numbers ------------------------------------------------------------------------------------
 
 def reduced_operand(op: Op) -> tuple[Value, Op] | None:
-    """An operand that is computed from a reduction, the divisor of a division, and that."""
-    for operand in op.operands[1:] if isinstance(op, ops.Div) else reversed(op.operands):
+    """An operand that is computed from a reduction, the last of them, and that."""
+    for operand in reversed(op.operands):
         for v in walk_back(operand, lambda v: isinstance(v.op, _STAYS)):
             if isinstance(v.op, ops.Reduce):
                 return operand, v.op

@@ -14,7 +14,7 @@ from tilec.language.block_pointers import constant_of, scalars
 from tilec.language.casting import cast, common_shape
 from tilec.language.context import current, error
 from tilec.language.creation import arange, check_shape
-from tilec.language.memory import check_atomic, filled, load, pointee_of, writable
+from tilec.language.memory import check_atomic, filled, load, pointee_of, store, writable
 from tilec.language.semantic import emit, shapes_of
 from tilec.language.shape import insert_axes
 from tilec.language.values import builtin, const_value, constant, describe, tensor, unwrap
@@ -116,7 +116,20 @@ class tensor_descriptor(NamedTuple):
     def gather(self, x_offsets: Any, y_offset: Any) -> tensor:
         """Rows of a matrix: a tile [n, block_shape[1]] whose row i is what the block at
         (x_offsets[i], y_offset) holds. The blocks have one row; x_offsets: an integer tile [n]."""
-        what = "tl.tensor_descriptor.gather"
+        pointers, inside = self._rows(x_offsets, y_offset, "gather")
+        return load(pointers, inside, PADDINGS[self.form.padding])
+
+    @builtin
+    def scatter(self, value: Any, x_offsets: Any, y_offset: Any) -> None:
+        """Write the rows of `value`, converted to the tensor's dtype and broadcast to
+        [n, block_shape[1]], to where `gather` reads them; what lies outside of the tensor is left
+        out."""
+        pointers, inside = self._rows(x_offsets, y_offset, "scatter")
+        store(pointers, value, inside)
+
+    def _rows(self, x_offsets: Any, y_offset: Any, what: str) -> tuple[tensor, tensor]:
+        """(pointers, which are inside) of the blocks at (x_offsets[i], y_offset)."""
+        what = f"tl.tensor_descriptor.{what}"
         if len(self.block_shape) != 2 or self.block_shape[0] != 1:
             raise error(f"{what}: the blocks are {list(self.block_shape)}, expected one row",
                         "make the descriptor with block_shape=[1, columns]")
@@ -135,7 +148,7 @@ class tensor_descriptor(NamedTuple):
         base: Any = self.base
         stride: Any = self.outer_strides[0]
         rows = base + cast(row, dt.int64) * stride
-        return load(rows + column, inside, PADDINGS[self.form.padding])
+        return rows + column, inside
 
     def _update(self, kind: str, offsets: Any, value: Any) -> None:
         name = f"atomic_{kind}"
@@ -188,8 +201,8 @@ def check_form(block_shape: Any, padding: Any, t: dt.dtype, what: str) -> Descri
 @builtin
 def make_tensor_descriptor(base: Any, shape: Any, strides: Any, block_shape: Any,
                            padding_option: str = "zero") -> tensor_descriptor:
-    """A descriptor, for `load`, `store`, atomics and `gather`, of the tensor at `base` with
-    extents `shape` and `strides`, in elements, in blocks of `block_shape`.
+    """A descriptor, for `load`, `store`, atomics, `gather` and `scatter`, of the tensor at `base`
+    with extents `shape` and `strides`, in elements, in blocks of `block_shape`.
 
     base: a scalar pointer. shape: a tuple of 1 to 5 int32. strides: as many integers; the last
     one is the number 1. block_shape: a tuple of extents known at compile time. padding_option: what

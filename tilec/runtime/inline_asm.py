@@ -19,7 +19,8 @@ from tilec.ir.types import Type, element_of
 
 THREADS = 128
 # What a thread is and where, which only a level with threads can tell.
-_PLACES = re.compile(r"%(?:n?tid|n?ctaid|laneid|n?warpid|lanemask|n?cluster|gridid|dynamic_smem)\w*")
+_PLACES = re.compile(
+    r"%(?:n?tid|n?ctaid|laneid|n?warpid|lanemask|n?cluster|gridid|dynamic_smem)\w*")
 _KINDS = {"h": "b16", "r": "b32", "l": "b64", "f": "f32", "d": "f64"}
 
 
