@@ -21,6 +21,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "cdiv": ("tilec.runtime.aot", "cdiv"),
     "next_power_of_2": ("tilec.runtime.aot", "next_power_of_2"),
     **{name: ("tilec.runtime.tuner", name) for name in ("autotune", "Config")},
+    "constexpr_function": ("tilec.language.values", "constexpr_function"),
     "set_allocator": ("tilec.runtime.driver", "set_allocator"),
     "KernelInterface": ("tilec.runtime.interface", "KernelInterface"),
     **{name: ("tilec.runtime.arguments", name) for name in ("TensorWrapper", "reinterpret")},
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from tilec import testing as testing
     from tilec.errors import CompilationError as CompilationError
     from tilec.errors import OutOfResources as OutOfResources
+    from tilec.language.values import constexpr_function as constexpr_function
     from tilec.runtime.aot import cdiv as cdiv
     from tilec.runtime.aot import compile as compile
     from tilec.runtime.aot import next_power_of_2 as next_power_of_2

@@ -268,7 +268,7 @@ def test_a_loop_ends_at_the_greatest_number():
     @tilec.jit
     def k(out, lo, hi, step):
         count = 0
-        for i in range(lo, hi, step):
+        for _i in range(lo, hi, step):
             count += 1
             if count > 9:
                 break
@@ -283,13 +283,13 @@ def test_a_loop_ends_at_the_greatest_number():
             assert out[0] == want
     with pytest.raises(tilec.InterpreterError, match="the step of a loop is 0 or less"):
         k[1](np.zeros(1, np.int32), 5, 0, -2)
-    assert "scf.while" in tilec.compile(k, dict(out="*i32", lo="i32", hi="i32", step="i32")).asm[
-        "tile"]
+    types = {"out": "*i32", "lo": "i32", "hi": "i32", "step": "i32"}
+    assert "scf.while" in tilec.compile(k, types).asm["tile"]
 
 
 def test_a_loop_with_a_return_is_remarked(capfd):
     with knobs.scope(remarks="1"):
-        tilec.compile(search, dict(x_ptr="*fp32", out="*fp32", rows="i32", columns="i32",
-                                   limit="fp32"), dict(BLOCK=16))
+        tilec.compile(search, {"x_ptr": "*fp32", "out": "*fp32", "rows": "i32", "columns": "i32",
+                               "limit": "fp32"}, {"BLOCK": 16})
     assert f"{search.first_line + 7}:5: loop: it may end in the middle of a round" in \
         capfd.readouterr().err

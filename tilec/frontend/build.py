@@ -22,7 +22,7 @@ from tilec.ir.spelling import as_authors_say
 from tilec.ir.warps import check_tiles, hold_tiles
 from tilec.language.context import Context, activate
 from tilec.language.descriptors import DescriptorForm, tensor_descriptor
-from tilec.language.values import constexpr, tensor, unwrap
+from tilec.language.values import constexpr, like, tensor, unwrap
 from tilec.target import Target
 
 _LANGUAGE = Path(tl.__file__).parent
@@ -163,4 +163,4 @@ def _parameter(block: Block, attrs: list[dict[str, Any]], name: str, spec: Spec 
     described = bool(spec) and isinstance(unwrap(spec[-1]), DescriptorForm)
     names = ("", "_shape", "_stride", "_form") if described else map("_{}".format, range(len(spec)))
     parts = [_parameter(block, attrs, name + n, s) for n, s in zip(names, spec)]
-    return tensor_descriptor(*parts) if described else tuple(parts)
+    return tensor_descriptor(*parts) if described else like(spec, parts)

@@ -77,7 +77,7 @@ class Function:
     """A function of the kernel language: parsed when first needed, callable from kernels.
 
     Raises CompilationError for what cannot be a kernel function at all: lambdas, generators,
-    coroutines, `*args`, and unreadable source.
+    coroutines, `**kwargs`, and unreadable source.
     """
 
     def __init__(self, fn: Callable[..., Any], do_not_specialize: Iterable[str | int] = (),
@@ -115,12 +115,10 @@ class Function:
         if code.co_flags & inspect.CO_GENERATOR:
             self._refuse(f"`{self.name}` is a generator", "kernels cannot `yield`; store results "
                          "through a pointer, or return a tuple")
-        if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
-            args = self.tree.args
-            extra = args.vararg or args.kwarg
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            extra = self.tree.args.kwarg
             assert extra is not None
-            self._refuse(f"`{self.name}` takes `*{extra.arg}`", "name every parameter; pass a "
-                         "tuple as one parameter", extra)
+            self._refuse(f"`{self.name}` takes `**{extra.arg}`", "name every parameter", extra)
 
     def _refuse(self, message: str, advice: str, node: ast.AST | None = None) -> NoReturn:
         loc = Location(self.file, self.first_line)

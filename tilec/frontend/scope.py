@@ -113,6 +113,8 @@ def visit_attribute(v: Visitor, node: ast.Attribute) -> Any:
         return outer_value(v, node, ast.unparse(node), value, base.__dict__) \
             if isinstance(value, _NUMBERS) or is_constexpr(value) else value
     v.at(node)
+    if name == "value" and not isinstance(base, tensor) and not hasattr(base, name):
+        return base  # a constexpr, which stands here as what it wraps
     if name.startswith("__") or isinstance(base, (types.FunctionType, Function)):
         raise v.error(node, f"attribute `{name}` cannot be read in a kernel")
     try:

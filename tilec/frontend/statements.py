@@ -8,7 +8,7 @@ from typing import Any
 
 import tilec.language as tl
 from tilec.errors import CompileTimeAssertionError
-from tilec.frontend.expressions import binary, truth
+from tilec.frontend.expressions import binary, sequence, truth
 from tilec.frontend.function import names_constexpr
 from tilec.frontend.loops import assign
 from tilec.frontend.merge import RUN_TIME, plain
@@ -167,6 +167,35 @@ def visit_named(v: Visitor, node: ast.NamedExpr) -> Any:
     value = v.visit(node.value)
     assign(v, node.target, value)
     return value
+
+
+@handles(ast.ListComp, ast.GeneratorExp)
+def visit_comprehension(v: Visitor, node: ast.ListComp | ast.GeneratorExp) -> tuple[Any, ...]:
+    """A comprehension over tuples or static ranges, as a tuple."""
+    out: list[Any] = []
+    own = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+    saved = {name: v.names[name] for name in own if name in v.names}
+    _comprehend(v, node, node.generators, out)
+    for name in own:
+        v.names.pop(name, None)
+    v.names.update(saved)
+    return tuple(out)
+
+
+def _comprehend(v: Visitor, node: ast.ListComp | ast.GeneratorExp,
+                generators: Sequence[ast.comprehension], out: list[Any]) -> None:
+    if not generators:
+        out.append(v.visit(node.elt))
+        return
+    first = generators[0]
+    for item in sequence(v, first.iter, v.visit(first.iter)):
+        assign(v, first.target, item, keep_numbers=True)
+        keep = [truth(v, c, v.visit(c)) for c in first.ifs]
+        if None in keep:
+            raise v.error(node, "the `if` of a comprehension must be known at compile time",
+                          "use tl.where on the elements")
+        if all(keep):
+            _comprehend(v, node, generators[1:], out)
 
 
 @handles(ast.Assert)

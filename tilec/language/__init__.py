@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tilec.language import core, extra, math
+from tilec.language import core, extra, math, standard
 from tilec.language.core import *  # noqa: F403
 from tilec.language.core import __all__ as _core_names
 from tilec.language.standard import sigmoid, softmax, swizzle2d
 
-__all__ = [*_core_names, "core", "extra", "math", "sigmoid", "softmax", "swizzle2d"]
+__all__ = [*_core_names, "core", "extra", "math", "sigmoid", "softmax",
+           "standard", "swizzle2d"]
 
 
 def __dir__() -> list[str]:

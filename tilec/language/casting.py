@@ -28,7 +28,9 @@ ROUNDINGS = ("rtne", "rtz")
 def as_dtype(x: Any, what: str) -> dt.dtype:
     """The dtype that an argument means; CompilationError if it is none."""
     x = const_value(x, what)
-    if isinstance(x, tensor) or is_number(x) or x is None or isinstance(x, dt.block_type):
+    if isinstance(x, dt.block_type):  # as in `x.to(y.type)`
+        x = x.scalar
+    if isinstance(x, tensor) or is_number(x) or x is None:
         raise error(f"{what} has to be a dtype, found {describe(x)}",
                     "pass a type such as tl.float32, or another tile's `x.dtype`")
     found = dt.from_any(x)

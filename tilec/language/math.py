@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -97,3 +98,8 @@ cdiv.__tilec_builtin__ = True  # type: ignore[attr-defined]
 
 __all__ = ["abs", "cdiv", "ceil", "cos", "erf", "exp", "exp2", "floor", "fma",
            "log", "log2", "rsqrt", "sin", "sqrt", "tanh"]
+
+
+def __getattr__(name: str) -> Any:
+    """Triton's module has names of others, too: `tl.math.max` is `tl.max`."""
+    return getattr(sys.modules["tilec.language.core"], name)

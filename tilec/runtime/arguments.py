@@ -18,7 +18,7 @@ from tilec.frontend.function import MISSING, Function, Param
 from tilec.frontend.signature import ArgSpec, Spec, check_nesting, parse_spec
 from tilec.ir import types as ir
 from tilec.language import dtypes as dt
-from tilec.language.values import constexpr
+from tilec.language.values import constexpr, like
 from tilec.runtime import dlpack
 
 Key = Any
@@ -126,7 +126,7 @@ def tuple_handler(value: Any) -> tuple[Key, Any]:
         key, one = handler(v)
         keys.append(key)
         values += one if handler in (tuple_handler, composite_handler) else (one,)
-    return tuple(keys), tuple(values)
+    return like(value, keys), tuple(values)
 
 
 def composite_handler(value: Composite) -> tuple[Key, Any]:
@@ -147,7 +147,8 @@ def constexpr_handler(value: Any) -> tuple[Key, Any]:
         return Const(float, float.hex(value)), value
     if isinstance(value, (tuple, list)):
         check_nesting(value, "a constexpr")
-        return Const(tuple, tuple(constexpr_handler(v)[0] for v in value)), tuple(value)
+        kind = type(value) if hasattr(value, "_fields") else tuple
+        return Const(kind, tuple(constexpr_handler(v)[0] for v in value)), value
     try:
         hash(value)
     except Exception:
@@ -164,6 +165,8 @@ def constant(key: Const) -> Any:
         return float.fromhex(key.value)
     if key.kind is tuple:
         return tuple(map(constant, key.value))
+    if issubclass(key.kind, tuple):
+        return key.kind(*map(constant, key.value))
     return key.value
 
 
@@ -446,7 +449,7 @@ def _unspecialized(handler: Handler | None, not_one: bool) -> Handler:
             return key
         if isinstance(key[0], str):
             return (key[0], False, *key[2:])
-        return tuple(map(general, key))
+        return like(key, list(map(general, key)))
 
     def handle(value: Any) -> tuple[Key, Any]:
         key, out = (handler or handler_of(value))(value)
@@ -463,7 +466,7 @@ def spec_of(key: Key, const: bool = False) -> Spec | constexpr:
     if isinstance(key, Const):
         return constexpr(constant(key))
     if not key or not isinstance(key[0], str):
-        return tuple(spec_of(k, const) for k in key)
+        return like(key, [spec_of(k, const) for k in key])
     element = dt.from_name(key[0]).ir
     assert isinstance(element, ir.Scalar)
     return ArgSpec(ir.Pointer(element, const) if len(key) == 3 else element, 16 if key[1] else 1)

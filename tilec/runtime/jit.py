@@ -247,6 +247,9 @@ class JITFunction(Function, KernelInterface):
         """Where, among positional and then keyword arguments, each parameter is found (None: its
         default), and each launch option. LaunchError if they do not fit."""
         names, where, given = self.arg_names, self.def_location, (*args, *kwargs.values())
+        if self.fn.__code__.co_flags & inspect.CO_VARARGS:
+            raise LaunchError(f"`{self.name}` takes `*{names[-1]}`, as kernels do not", where,
+                              "only functions that kernels call may; pass a tuple as one parameter")
         if len(args) > len(names):
             raise LaunchError(f"`{self.name}` takes {len(names)} arguments ({', '.join(names)}), "
                               f"{len(args)} were given", where,

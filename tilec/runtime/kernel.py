@@ -453,7 +453,8 @@ def stable(value: Any) -> str:
     if isinstance(value, Function):
         return f"def {value.source_key()}"
     if isinstance(value, (tuple, list)):
-        return "(" + ",".join(map(stable, value)) + ")"
+        fields = f"{type(value).__qualname__}{value._fields}" if hasattr(value, "_fields") else ""
+        return f"{fields}(" + ",".join(map(stable, value)) + ")"
     try:
         text = hex(value) if type(value) is int else repr(value)  # repr: some thousand digits only
     except Exception:  # an author's class may raise anything
