@@ -34,25 +34,25 @@ class Tensors:
         return both.cos(), both.sin()
 
 
-def check(ours, formula, *inputs, rtol=2e-5, atol=2e-5, backward=True):
+def check(ours, formula, *inputs, rtol=2e-5, atol=2e-5, norm=None):
     """The tensors that `ours` gives for copies of the inputs, and the gradients of the floating
-    ones for random ones of the outputs, are those of `formula` in float64."""
+    ones for random ones of the outputs that have any, are those of `formula` in float64; with `norm`, to that part of their norm."""
     left = [copy(x, None) for x in inputs]
     right = [copy(x, torch.float64) for x in inputs]
     got, want = as_tuple(ours(*left)), as_tuple(formula(*right))
     assert len(got) == len(want)
     for k, (g, w) in enumerate(zip(got, want)):
-        close(g, w, rtol, atol, f"result {k}")
-    if not backward:
-        return
+        close(g, w, rtol, atol, f"result {k}", norm)
     both = [(g, w) for g, w in zip(got, want) if w.requires_grad]
     generator = torch.Generator().manual_seed(5)
     seeds = [torch.randn(w.shape, generator=generator) for _, w in both]
+    if not both:
+        return
     torch.autograd.backward([g for g, _ in both], [s.to(g.dtype) for s, (g, _) in zip(seeds, both)])
     torch.autograd.backward([w for _, w in both], [s.double() for s in seeds])
     for k, (g, w) in enumerate(zip(left, right)):
-        if isinstance(w, torch.Tensor) and w.requires_grad:
-            close(g.grad, w.grad, rtol, atol, f"gradient {k}")
+        if isinstance(w, torch.Tensor) and w.grad is not None:
+            close(g.grad, w.grad, rtol, atol, f"gradient {k}", norm)
 
 
 def copy(x, dtype):
@@ -66,7 +66,13 @@ def as_tuple(values):
     return tuple(v for v in values if v is not None)
 
 
-def close(got, want, rtol, atol, what):
+def close(got, want, rtol, atol, what, norm=None):
     assert got is not None, f"{what} is missing"
-    torch.testing.assert_close(got.detach().double(), want.detach().double(), rtol=rtol,
-                               atol=atol, msg=lambda text: f"{what}: {text}")
+    got, want = got.detach().double(), want.detach().double()
+    if norm is None:
+        torch.testing.assert_close(got, want, rtol=rtol, atol=atol,
+                                   msg=lambda text: f"{what}: {text}")
+        return
+    assert got.shape == want.shape
+    error = ((got - want).norm() / want.norm()).item()
+    assert error <= norm, f"{what} is off by {error} of its norm"

@@ -27,7 +27,7 @@ def rms(x, eps=1e-6):
 
 def forward(ours, formula, *inputs, rtol=2e-5, atol=2e-5):
     with torch.no_grad():
-        check(ours, formula, *inputs, rtol=rtol, atol=atol, backward=False)
+        check(ours, formula, *inputs, rtol=rtol, atol=atol)
 
 
 # -- element by element, and by rows --------------------------------------------------------------
