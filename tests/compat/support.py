@@ -36,7 +36,8 @@ class Tensors:
 
 def check(ours, formula, *inputs, rtol=2e-5, atol=2e-5, norm=None):
     """The tensors that `ours` gives for copies of the inputs, and the gradients of the floating
-    ones for random ones of the outputs that have any, are those of `formula` in float64; with `norm`, to that part of their norm."""
+    ones for random ones of the outputs that have any, are those of `formula` in float64, element
+    by element, or where `norm` is given to that part of their norm."""
     left = [copy(x, None) for x in inputs]
     right = [copy(x, torch.float64) for x in inputs]
     got, want = as_tuple(ours(*left)), as_tuple(formula(*right))

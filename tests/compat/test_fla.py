@@ -9,10 +9,11 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 from tests.compat.support import Tensors, check  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("poisoned"),
+              pytest.mark.filterwarnings("ignore")]
 CASES = {}
 # Products of float32 are rounded to 10 bits there, those of bfloat16 and what is stored to 7.
-TF32 = {"norm": 2e-3}
+TF32 = {"norm": 3e-3}
 BF16 = {"norm": 1e-2}
 
 

@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 from tests.compat.support import Tensors, check  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("poisoned"),
+              pytest.mark.filterwarnings("ignore")]
 CASES = {}
 TF32 = {"norm": 1e-3}  # products of float32 are rounded to 10 bits there
 

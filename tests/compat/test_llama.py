@@ -6,7 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("poisoned"),
+              pytest.mark.filterwarnings("ignore")]
 
 
 def step(transformers, tokens, patch):

@@ -98,9 +98,8 @@ class _Module(types.ModuleType):
 
     def __dir__(self) -> list[str]:
         names = MODULES[self.__name__]
-        own = dir(importlib.import_module(names.module)) if names.module else ()
         inner = [m.rpartition(".")[2] for m in MODULES if m.rpartition(".")[0] == self.__name__]
-        return sorted({*own, *names.others, *inner, "__version__"})
+        return sorted({*vars(self), *names.others, *inner})
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -122,10 +121,12 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Copy the names of tilec's module: what kernels use, a launch finds without a search."""
-        backing = MODULES[module.__name__].module
+        name = module.__name__
+        backing = MODULES[name].module
         if backing:
-            names = vars(importlib.import_module(backing))
-            vars(module).update({n: v for n, v in names.items() if not n.startswith("__")})
+            vars(module).update({
+                n: v for n, v in vars(importlib.import_module(backing)).items()
+                if f"{name}.{n}" not in MODULES and (n == "__all__" or not n.startswith("__"))})
 
 
 def install() -> None:
