@@ -6,6 +6,7 @@ from math import prod
 
 from tests.fuzz.explicit import SMALL
 from tests.fuzz.generate import Generator, Kinds
+from tests.fuzz.inline_asm import INLINE
 from tests.fuzz.memory_draws import BLOCKS
 from tests.fuzz.numerics import ALL, EXACT, FLOATS, FP8, FUNCTIONS, INTS, is_float, limits, width
 from tests.fuzz.products import PRODUCTS
@@ -63,14 +64,14 @@ def _integer(g: Generator, x: str, y: object) -> None:
 
 def _float(g: Generator, x: str, y: object) -> None:
     rng = g.rng
-    kind = rng.randrange(9)
+    kind = rng.randrange(10)
     if kind < 4:
         g.put(rng.choice(["add", "sub", "mul"]), *rng.choice([(x, y), (y, x)]))
-    elif kind == 4:
+    elif kind < 6:
         g.put("fma", x, y, g.like(x))
-    elif kind == 5:
-        g.put("neg", x) if rng.random() < 0.5 else g.put("abs", x, form="tl.abs")
     elif kind == 6:
+        g.put("neg", x) if rng.random() < 0.5 else g.put("abs", x, form="tl.abs")
+    elif kind == 7:
         g.put("function", x, form=rng.choice(["tl.floor", "tl.ceil", "tl.sqrt"]))
     else:
         _either(g, x, y)
@@ -212,6 +213,32 @@ def pairs(g: Generator) -> None:
         g.put_two("split", y, form="tl.split({})")
 
 
+def random(g: Generator) -> None:
+    """Random words and floats, numbered by integers that are there or by places."""
+    rng, kind = g.rng, g.rng.randrange(8)
+    x = g.any(lambda v: v.dtype in INTS and v.x.size <= 256)
+    seed, rounds, i = rng.choice([0, 1, 12345, -3, 2 ** 40 + 5]), rng.choice([1, 7, 10]), \
+        rng.choice([None, None, None, 0, 1, 2, 3])
+    if kind == 0:
+        g.put("umulhi", x, rng.choice([g.like(x), 3]))
+    elif kind == 1:
+        g.put("philox", x, seed=seed, rounds=rounds, i=i or 0)
+    elif kind == 2:
+        word = g.put("cast", x, t=rng.choice(["uint32", "uint64"]), form="")
+        g.put("philox_impl", word, k=77, rounds=rounds, i=i or 0)
+    elif kind == 3:
+        g.put("randint", x, seed=seed, rounds=rounds, i=i)
+    elif kind == 4:
+        g.put("uniform", g.put("randint", x, seed=seed, rounds=rounds, i=i))
+    elif kind == 5:
+        g.put("rand", x, seed=seed, i=i)
+    elif kind == 6:
+        g.store(g.put("randn", x, seed=seed, i=i))
+    else:
+        u, v = (g.put("rand", x, seed=s, i=i) for s in (seed, 99))
+        g.store(g.put("normal", u, v, i=rng.randrange(2)))
+
+
 def reduce(g: Generator) -> None:
     rng = g.rng
     x = g.any(lambda v: bool(v.shape) and v.dtype not in FP8)
@@ -316,10 +343,10 @@ def scalar(g: Generator) -> None:
 
 KINDS: Kinds = {
     Generator.load: 14, elementwise: 22, choose: 5, compare: 3, cast: 7, function: 4, quotient: 2,
-    library: 1, broadcast: 7, reshape: 9, pairs: 5, reduce: 10, source: 3, promise: 3, poison: 3,
-    wrapped: 8, scalar: 2, Generator.pointers: 4, Generator.work: 6, Generator.atomic: 4,
-    Generator.control: 8, Generator.early_return: 1, Generator.store: 3, **BLOCKS, **SMALL,
-    **SCANS}
+    library: 1, broadcast: 7, reshape: 9, pairs: 5, random: 2, reduce: 10, source: 3, promise: 3,
+    poison: 3, wrapped: 8, scalar: 2, Generator.pointers: 4, Generator.work: 6,
+    Generator.atomic: 4, Generator.control: 8, Generator.early_return: 1, Generator.store: 3,
+    **BLOCKS, **SMALL, **SCANS, **INLINE}
 
 
 def generate(seed: int, size: int = 9, elements: int = 512) -> Program:

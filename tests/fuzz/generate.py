@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz import memory_ops as _memory_ops  # noqa: F401  (registers operations)
-from tests.fuzz import ops as _ops  # noqa: F401
+from tests.fuzz import ops as _ops  # noqa: F401  (registers operations)
+from tests.fuzz import random_ops as _random_ops  # noqa: F401
 from tests.fuzz import shape_ops as _shape_ops  # noqa: F401
-from tests.fuzz.numerics import ALL, FLOATS, FP8, INTS, SIGNED, Reject, is_float, limits, width
+from tests.fuzz.memory_ops import ALONE, UPDATES, atomics_of
+from tests.fuzz.numerics import ALL, FP8, INTS, SIGNED, Reject, is_float, limits, width
 from tests.fuzz.program import (
     Argument,
     For,
@@ -70,7 +71,7 @@ class Generator:
     def add(self, *statements: Statement) -> bool:
         """Append statements if every program gives them one meaning."""
         saved = [(dict(m.env), m.done) for m in self.machines]
-        effects = any(not isinstance(s, Let) or not s.names or s.op == "atomic_add"
+        effects = any(not isinstance(s, Let) or not s.names or s.op == "atomic"
                       for s in statements)
         memory = self.memory.copy() if effects else None
         try:
@@ -345,25 +346,28 @@ class Generator:
 
     def atomic(self) -> None:
         rng = self.rng
-        x = self.any(lambda v: v.dtype in ("int32", "uint32", "int64", "uint64") or
-                     v.dtype in FLOATS)
+        x = self.any(lambda v: bool(atomics_of(v.dtype)))
         v = self.value(x)
+        kind = rng.choice(atomics_of(v.dtype))
         sem = rng.choice(["relaxed", "acq_rel", "release", "acquire"])
         scope = rng.choice(["gpu", "gpu", "cta", "sys"])
         used = rng.random() < 0.4
-        if used:  # a slot of its own for each lane
-            size = prod(v.shape)
-            slots = self.argument("whole", v.dtype, size * len(self.machines), again=0.0)
+        fill, size = "zero" if kind in ("add", "cas") else "whole", prod(v.shape)
+        if used or kind in ALONE:  # a slot of its own for each lane
+            slots = self.argument("whole" if kind == "add" else fill, v.dtype,
+                                  size * len(self.machines), again=0.0)
             at = self.put("add", self.put("mul", self.put("number"), size), self.lanes(v.shape))
-        else:
-            slots = self.argument("zero", v.dtype, SLOTS)
+        else:  # as many slots for each kind as no other has
+            slots = self.argument(fill, v.dtype, SLOTS + [*UPDATES].index(kind))
             at = self.put("bits", self.index(v.shape, IN), SLOTS - 1, symbol="&")
             scope = "gpu"
-        mask = self.mask(v.shape) if v.shape and rng.random() < 0.3 else None
-        statement = Let("atomic_add", (self.name(),) if used else (),
-                        (self.put("add", slots, at), x, mask),
-                        {"sem": sem, "scope": scope, "out": used})
-        self.add(statement)
+        if kind == "cas":
+            other = self.put("where", self.mask(v.shape), x, 0) if v.shape else x
+        else:
+            other = self.mask(v.shape) if v.shape and rng.random() < 0.3 else None
+        self.add(Let("atomic", (self.name(),) if used else (),
+                     (self.put("add", slots, at), x, other),
+                     {"kind": kind, "sem": sem, "scope": scope, "out": used}))
 
     def pointers(self) -> None:
         """Pointers that are chosen, carried or reshaped."""

@@ -300,7 +300,8 @@ def op(name: str, text: str | Callable[..., str], prelude: str = "") -> Callable
 
 class Memory:
     """The arguments' arrays while a grid runs. reader, writer, claimed: the program that reads,
-    writes or adds to each element, -1 none, -2 several; exact, bound: of approximate ones."""
+    writes or updates each element, -1 none, -2 several; kind: of the atomics that do; exact, bound:
+    of approximate ones."""
 
     def __init__(self, arguments: Sequence[Argument]) -> None:
         self.arrays: list[np.ndarray] = []
@@ -308,6 +309,7 @@ class Memory:
         self.writer: list[np.ndarray] = []
         self.weight: list[np.ndarray] = []  # of what atomics added
         self.claimed: list[np.ndarray] = []
+        self.kind: list[np.ndarray] = []
         self.exact: dict[int, np.ndarray] = {}
         self.bound: dict[int, np.ndarray] = {}
         for a in arguments:
@@ -316,13 +318,13 @@ class Memory:
     def give(self, a: Argument) -> None:
         x = fill(a)
         self.arrays.append(x)
-        for notes in (self.reader, self.writer, self.claimed):
+        for notes in (self.reader, self.writer, self.claimed, self.kind):
             notes.append(np.full(x.shape, -1, np.int64))
         self.weight.append(np.zeros(x.shape))
 
     def copy(self) -> Memory:
         new = Memory.__new__(Memory)
-        for name in ("arrays", "reader", "writer", "weight", "claimed"):
+        for name in ("arrays", "reader", "writer", "weight", "claimed", "kind"):
             setattr(new, name, [x.copy() for x in getattr(self, name)])
         new.exact = {k: v.copy() for k, v in self.exact.items()}
         new.bound = {k: v.copy() for k, v in self.bound.items()}

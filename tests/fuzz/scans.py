@@ -11,8 +11,9 @@ import numpy as np
 from tests.fuzz import numerics as nu
 from tests.fuzz.generate import Generator, Kinds
 from tests.fuzz.numerics import FP8, INTS, NUMPY, Reject, cast, is_float
-from tests.fuzz.ops import SUMS, number
+from tests.fuzz.ops import number
 from tests.fuzz.program import Machine, Value, op, value
+from tests.fuzz.shape_ops import SUMS
 
 LATEST = '''@tilec.jit
 def latest(a, b):

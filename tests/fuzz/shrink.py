@@ -12,7 +12,7 @@ from typing import Any
 from tests.fuzz.numerics import Reject
 from tests.fuzz.program import For, If, Let, Program, Statement, While, walk
 
-EFFECTS = ("store", "atomic_add", "block_store", "descriptor_store", "descriptor_atomic")
+EFFECTS = ("store", "atomic", "block_store", "descriptor_store", "descriptor_atomic", "scatter")
 
 
 def prune(block: list[Statement], known: set[str]) -> list[Statement]:
@@ -154,7 +154,7 @@ def _operands(program: Program) -> Iterator[Program]:
         if not isinstance(s, Let):
             continue
         for i, a in enumerate(s.args):
-            if s.op in ("load", "store", "atomic_add") and i > 0 and isinstance(a, str) and \
+            if s.op in ("load", "store", "atomic") and i > 0 and isinstance(a, str) and \
                     (s.op, i) != ("store", 1):
                 args = (*s.args[:i], *([None] * (len(s.args) - i)))
                 yield replace(program, body=edited(

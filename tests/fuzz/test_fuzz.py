@@ -66,8 +66,8 @@ def test_large(first: int) -> None:
 
 TYPES_AND_VALUES = {
     "PropagateNan", "block_pointer", "block_type", "builtin", "const", "constexpr",
-    "constexpr_function", "core", "dtype", "extra", "math", "pi32_t", "pointer_type", "standard",
-    "tensor", "tensor_descriptor", "tuple", "void"}
+    "constexpr_function", "core", "dtype", "extra", "math", "pi32_t", "pointer_type", "random",
+    "standard", "tensor", "tensor_descriptor", "tuple", "void"}
 EXEMPT = TYPES_AND_VALUES | {
     "device_print": "prints, and changes no value; tests/language",
     "static_print": "prints while compiling; tests/language"}.keys()
@@ -81,7 +81,7 @@ EXPLICIT_EXEMPT = {
 
 def test_every_public_name_is_drawn_or_exempt() -> None:
     text = "\n".join(drawn(draw, seed).source() for draw in PRODUCTS for seed in range(6))
-    for seed in range(16):
+    for seed in range(24):
         g = Generator(seed, KINDS, elements=128)
         for draw in [*KINDS, *g.rng.choices([*KINDS], [*KINDS.values()], k=6 * len(KINDS))]:
             g.attempt(draw)

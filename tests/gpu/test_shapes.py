@@ -20,20 +20,21 @@ from tests.language.test_shapes import (  # noqa: F401  (its tests, with `check`
     test_tiles_of_one_element_are_conditions,
     test_what_is_joined_broadcasts_and_is_promoted,
 )
-from tests.test_levels import poisoned
+from tests.support.levels import poisoned, same
 
 pytestmark = pytest.mark.gpu
 
 
-def on_device(kernel: tilec.JITFunction, ins: Sequence[Any], wants: shapes.Wants,
+def on_device(kernel: tilec.JITFunction, ins: Sequence[Any], wants: Sequence[np.ndarray],
               constexprs: dict[str, Any], warps: int = 4, target: str = "",
               grid: tuple[int, ...] = (1,)) -> None:
-    """Like shapes.check, for the level that only a GPU runs; always for the GPU that is there."""
-    outs = [OnDevice(poisoned(w.shape, w.dtype)) for w in wants]
+    """Like tests.support.levels.check, for the level that only a GPU runs, and for the GPU that is
+    there."""
+    outs = [OnDevice(poisoned(w)) for w in wants]
     there = [OnDevice(a) if isinstance(a, np.ndarray) else a for a in ins]
     kernel[grid](*there, *outs, num_warps=warps, **constexprs)
     for out, want in zip(outs, wants, strict=True):
-        shapes.same(out.get(), want, "cubin")
+        same(out.get(), want, "cubin")
 
 
 @pytest.fixture(autouse=True)

@@ -267,6 +267,34 @@ def test_bf16_is_added_by_compare_and_swap_before_sm_90() -> None:
     assert "release" in ptx_of("add", "i32", False, sem="release")
 
 
+@tilec.jit
+def rows(x, v, n, stride, R: tl.constexpr, C: tl.constexpr):
+    """Each program adds some columns of v to the same rows of x, the first n rows."""
+    i = tl.arange(0, R)[:, None]
+    at = i * stride + tl.arange(0, C)[None, :]
+    tl.atomic_add(x + at, tl.load(v + at), mask=i < n)
+
+
+@pytest.mark.parametrize(("dtype", "target", "instruction"), [
+    ("f32", "sm_90a", "add.v4.f32"), ("f16", "sm_90a", "add.noftz.v2.f16x2"),
+    ("bf16", "sm_90a", "add.noftz.v2.bf16x2"), ("f16", "sm_80", "add.noftz.f16x2"),
+    ("f16", "sm_75", "add.noftz.f16x2"), ("f32", "sm_80", "add.f32"), ("f64", "sm_90a", "add.f64"),
+    ("i32", "sm_90a", "add.u32")])
+def test_neighbours_are_added_by_one_instruction(dtype, target, instruction, rng) -> None:
+    """The PTX says so, and every level adds each element once, and no other."""
+    x0, v = (random(rng, dtype, 20 * 48, True).reshape(20, 48) for _ in range(2))
+    if dtype == "i32":
+        x0, v = x0 % 99, v % 99
+    want = x0.copy()
+    want[:11, :32] += 3 * v[:11, :32]
+    made = rows.warmup(x0, v, 11, 48, R=16, C=32, grid=(3,), target=target)
+    for level in LEVELS:
+        x = x0.copy()
+        made.run([x, v, 11, 48], 3, level=level, seed=int(rng.integers(100)))
+        equal(x.reshape(-1), want.reshape(-1), level)
+    assert f"red.relaxed.gpu.global.{instruction} " in made.asm["ptx"]
+
+
 # -- what is refused ------------------------------------------------------------------------------
 
 @tilec.jit

@@ -5,50 +5,20 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import tilec
 import tilec.language as tl
 from tests.runtime.support import from_text
-from tests.test_levels import poisoned
+from tests.support.levels import DTYPES, bits, check
 from tilec.errors import CompilationError
 from tilec.runtime.aot import specialized
 
-LEVELS = ("tile", "gpu", "lowered", "ptx")
-DTYPES = [np.dtype(t) for t in (
-    "?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ml_dtypes.bfloat16,
-    ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)]
 SHAPES = [(1, 1), (1, 2), (4, 32), (3, 8), (6, 16), (17, 4), (100, 2), (16, 64), (5, 24), (2, 96)]
-Wants = Sequence[np.ndarray]
-
-
-def check(kernel: tilec.JITFunction, ins: Sequence[Any], wants: Wants, constexprs: dict[str, Any],
-          warps: int = 4, target: str = "sm_90a", grid: tuple[int, ...] = (1,)) -> None:
-    """Run at every level: poisoned outputs come to hold what is wanted, bit for bit."""
-    outs = [poisoned(w.shape, w.dtype) for w in wants]
-    made = kernel.warmup(*ins, *outs, grid=grid, num_warps=warps, target=target, **constexprs)
-    for level in LEVELS:
-        got = [out.copy() for out in outs]
-        made.run([*ins, *got], grid, level=level, seed=5)
-        for out, want in zip(got, wants, strict=True):
-            same(out, want, level)
-
-
-def same(got: np.ndarray, want: np.ndarray, what: str) -> None:
-    kind = f"u{want.itemsize}"
-    np.testing.assert_array_equal(got.view(kind), np.ascontiguousarray(want).view(kind), what)
-
-
-def bits(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Elements of any bits, NaN of all payloads among them: what only moves keeps them."""
-    if dtype.kind == "b":
-        return rng.integers(0, 2, shape).astype(bool)
-    return rng.integers(0, 256, (*shape, dtype.itemsize), np.uint8).view(dtype)[..., 0]
 
 
 # -- every dtype, odd extents ---------------------------------------------------------------------

@@ -32,7 +32,7 @@ def helper(a, b):
 def k(x, n, B: tl.constexpr):
     value = {call}
 """
-MODULES = {"math", "extra", "core", "standard"}
+MODULES = {"core", "extra", "math", "random", "standard"}
 
 
 def functions() -> list[str]:

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from tilec.codegen.checks import Guard
 from tilec.codegen.context import CodeGen, fragment_of, lower
 from tilec.codegen.emit import Reg
-from tilec.codegen.memory import DEAD, Lanes, both, is_copy, live_register, owner
+from tilec.codegen.memory import DEAD, Lanes, both, is_copy, live_register, owner, to_words
 from tilec.codegen.values import Tile
 from tilec.ir import ops
 from tilec.ir.fragment import Fragment
 from tilec.ir.scratch import atomic_scratch
 from tilec.ir.types import Scalar, Tensor, scalar_of
+from tilec.ir.vectors import widest_access
 
 _FLOATS = {"f16": "noftz.f16", "bf16": "noftz.bf16", "f32": "f32", "f64": "f64"}
 _BY_SIGN = {"max": ("max.s", "min.u"), "min": ("min.s", "max.u")}  # of what is given
@@ -30,7 +31,7 @@ def _atomic(cg: CodeGen, op: ops.Atomic) -> None:
     given = [cg.whole(v) for v in op.given]
     mask = None if op.mask is None else cg.whole(op.mask)
     count = 1 if frag is None else frag.num_registers
-    wanted, alone = bool(op.result.uses), count == 1
+    alone = count == 1
     if op.releases:
         cg.barrier()
     if not alone and op.sem != "relaxed":
@@ -38,25 +39,58 @@ def _atomic(cg: CodeGen, op: ops.Atomic) -> None:
     sem = op.sem if alone else "relaxed"
     lanes, mine, guard = Lanes(cg.e), owner(cg, frag), Guard(cg, op, op.ptr)
     results, form = [], f"i{value.reg.bits}"
-    for r in range(count):
+    for piece in _pieces(cg, op, frag):
+        r = piece[0]
         live = None if frag is None else live_register(cg, frag, r)
         if live == DEAD or frag is not None and is_copy(frag, r):
             results.append(cg.e.const(0, form))
             continue
         pred = both(cg.e, mine, live, None if mask is None else lanes.of(mask, r))
         pointer, offset = lanes.pointer(pointers, r)
-        pred = guard.allowed(pointer, offset, scalar_of(op.value.type).bytes, pred)
+        pred = guard.allowed(pointer, offset, len(piece) * value.reg.bits // 8, pred)
+        if len(piece) > 1:
+            _add_several(cg, op, cg.shift(pointer, offset), cg.e.gather(given[0], piece), pred)
+            continue
         values = [cg.e.bitcast(lanes.of(v, r), form, 0) for v in given]
         results.append(_one(cg, op, sem, cg.shift(pointer, offset), values, pred))
     guard.report()
     if not alone and op.sem != "relaxed":
         _fence(cg, op)
-    if wanted:
+    if op.result.uses:
         bits = _shared_out(cg, op, frag, cg.e.build(results))
         result = cg.e.bitcast(bits, value.reg.elem, bits.n)
         cg.env[op.result] = Tile(result, count) if frag is not None else result
     if op.acquires and atomic_scratch(op) == 0:
         cg.barrier()
+
+
+def _pieces(cg: CodeGen, op: ops.Atomic, frag: Fragment | None) -> list[Sequence[int]]:
+    """The registers that one instruction updates at a time: neighbours in memory where floats are
+    added and nobody asks for old values."""
+    t = scalar_of(op.value.type)
+    if frag is None:
+        return [(0,)]
+    most = 16 if cg.target.has(f"red.add.v4.{t.name}") else 4 if t.name == "f16" else 0  # bytes
+    if op.kind == "add" and not op.result.uses and t.name in ("f16", "bf16", "f32"):
+        access = widest_access(op.ptr, op.mask, cg.axis)
+        width = min(access.width, most // t.bytes)
+        if width > 1:
+            return [group[i:i + width] for group in access.groups()
+                    for i in range(0, len(group), width)]
+    return [(r,) for r in range(frag.num_registers)]
+
+
+def _add_several(cg: CodeGen, op: ops.Atomic, pointer: Reg, values: Reg, pred: Reg | None) -> None:
+    """Neighbours are added, each of them by an atomic of its own."""
+    words, t = to_words(cg.e, values), scalar_of(op.value.type)
+    kind = f"noftz.{{}}{t.name}x2" if t.bits == 16 else "{}f32"
+    names = ", ".join(f"${i + 1}" for i in range(len(words)))
+    vector = f"v{len(words)}." if len(words) > 1 else ""
+    source = f"{{{names}}}" if vector else names
+    guard, conditions = ("", []) if pred is None else (f"@${len(words) + 1} ", [pred])
+    cg.e.asm(f"{guard}red.relaxed.{op.scope}.global.add.{kind.format(vector)} [$0], {source};",
+             ",".join(["l", *("r" for _ in words), *("b" for _ in conditions)]),
+             [pointer, *words, *conditions], ())
 
 
 def _fence(cg: CodeGen, op: ops.Atomic) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilec.eval.dtypes import Array, is_float, uint_like
+from tilec.eval.dtypes import Array, DType, is_float, uint_like
 
 Update = Callable[..., Any]
 """(what is found, what is given...) -> what is put there, element by element."""
@@ -28,6 +28,7 @@ def same_bits(x: Array, y: Array) -> Array:
     return np.asarray(x.view(kind) == y.view(kind))
 
 
+_OF_INTEGERS: dict[str, Update] = {"max": np.maximum, "min": np.minimum}
 UPDATES: dict[str, Update] = {
     "add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     "max": lambda old, new: np.where(order(new) > order(old), new, old),
@@ -35,6 +36,12 @@ UPDATES: dict[str, Update] = {
     "xchg": lambda old, new: new,
     "cas": lambda old, compare, new: np.where(same_bits(old, compare), new, old),
 }
+
+
+def update_of(kind: str, dtype: DType) -> Update:
+    """What an atomic of a kind does to elements of `dtype`; a ufunc where numpy has it."""
+    known = None if is_float(dtype) else _OF_INTEGERS.get(kind)
+    return UPDATES[kind] if known is None else known
 
 
 def in_turn(index: Array) -> Iterator[Array]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tilec.eval.atomics import UPDATES, Update, in_turn
+from tilec.eval.atomics import Update, in_turn, update_of
 from tilec.eval.dtypes import BOOL, Array, DType
 from tilec.eval.storage import span_of, storage_of
 from tilec.interp.touches import By, Touches, lanes_on, put
@@ -315,7 +315,7 @@ class Memory:
 
     def updates(self, kind: str, dtype: DType) -> Update:
         """What an atomic of a kind does to elements of `dtype` in memory."""
-        return UPDATES[kind]
+        return update_of(kind, dtype)
 
     def finish(self) -> None:
         """All has run."""

@@ -75,6 +75,7 @@ from tilec.language.math import (
     sin,
     sqrt,
     tanh,
+    umulhi,
 )
 from tilec.language.memory import (
     atomic_add,
@@ -121,8 +122,8 @@ __all__ = [
     "pi32_t", "pointer_type", "program_id", "range", "ravel", "reduce", "reshape", "rsqrt", "sin",
     "split", "sqrt", "static_assert", "static_print", "static_range", "store",
     "store_tensor_descriptor", "sum", "tanh", "tensor", "tensor_descriptor", "to_tensor", "trans",
-    "tuple", "uint16", "uint32", "uint64", "uint8", "view", "void", "where", "xor_sum", "zeros",
-    "zeros_like",
+    "tuple", "uint16", "uint32", "uint64", "uint8", "umulhi", "view", "void", "where", "xor_sum",
+    "zeros", "zeros_like",
 ]
 
 CONSTEXPR_0 = constexpr(0)  # Triton's own kernels, and copies of them, read it

@@ -9,9 +9,20 @@ from typing import Any
 from tilec.errors import shown
 from tilec.ir import ops
 from tilec.ir.core import Op
+from tilec.language.casting import convert, reinterpret
 from tilec.language.context import error
+from tilec.language.dtypes import from_name, uint64
 from tilec.language.literals import literal_dtype, to_float
-from tilec.language.semantic import common_operands, emit, floordiv, refuse_fp8
+from tilec.language.semantic import (
+    add,
+    and_,
+    common_operands,
+    emit,
+    floordiv,
+    mul,
+    refuse_fp8,
+    rshift,
+)
 from tilec.language.values import (
     builtin,
     constant,
@@ -81,6 +92,34 @@ def fma(x: Any, y: Any, z: Any) -> tensor:
     return emit(ops.Fma(a.handle, b.handle, c.handle))
 
 
+@builtin
+def umulhi(x: Any, y: Any) -> tensor:
+    """The upper half of the product of two integers, both read as unsigned; promoted and broadcast
+    like the operands of `*`."""
+    a, b = common_operands("tl.umulhi", x, y)
+    t, bits = a.dtype, a.dtype.primitive_bitwidth
+    if not t.is_int() or t.is_bool():
+        raise error(f"tl.umulhi takes integers, found {describe(x)} and {describe(y)}",
+                    "reinterpret the bits of others by `.to(tl.uint32, bitcast=True)`")
+    a, b = (convert(reinterpret(v, from_name(f"u{bits}")), uint64) for v in (a, b))
+    if bits < 64:
+        high = rshift(mul(a, b), bits)
+    else:
+        a0, a1, b0, b1 = (part(v) for v in (a, b) for part in (_lower, _upper))
+        middle = add(mul(a1, b0), _upper(mul(a0, b0)))  # no sum leaves 64 bits
+        other = add(mul(a0, b1), _lower(middle))
+        high = add(add(mul(a1, b1), _upper(middle)), _upper(other))
+    return convert(high, t)
+
+
+def _lower(x: tensor) -> tensor:
+    return and_(x, 0xFFFFFFFF)
+
+
+def _upper(x: tensor) -> tensor:
+    return rshift(x, 32)
+
+
 @method("cdiv")
 def cdiv(x: Any, div: Any) -> Any:
     """The quotient of two integers, rounded up: (x + div - 1) // div. On Python ints it gives an
@@ -97,7 +136,7 @@ def cdiv(x: Any, div: Any) -> Any:
 cdiv.__tilec_builtin__ = True  # type: ignore[attr-defined]
 
 __all__ = ["abs", "cdiv", "ceil", "cos", "erf", "exp", "exp2", "floor", "fma",
-           "log", "log2", "rsqrt", "sin", "sqrt", "tanh"]
+           "log", "log2", "rsqrt", "sin", "sqrt", "tanh", "umulhi"]
 
 
 def __getattr__(name: str) -> Any:

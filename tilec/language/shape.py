@@ -184,7 +184,7 @@ def trans(input: Any, *dims: Any) -> tensor:
     return _permute(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2), "tl.trans")
 
 
-@method("item")
+@method("item", "_unsplat")
 @builtin
 def item(input: Any) -> tensor:
     """The only element of a tile of one element, as a scalar."""

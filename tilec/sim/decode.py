@@ -355,7 +355,7 @@ class Decoder:
                 raise Unsupported(f"the instruction '{instr.op}'")
             if not known(instr.op, instr.mods):
                 raise Unsupported(".".join((instr.op, *instr.mods)))
-            if not counts(instr.op, len(instr.operands)):
+            if not counts(instr.op, instr.mods, len(instr.operands)):
                 raise Unsupported(f"'{instr.op}' with {len(instr.operands)} operands")
             for vector in (o for o in instr.operands if o.kind == "vec"):
                 self.check_vector(vector)
