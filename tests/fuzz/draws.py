@@ -8,7 +8,18 @@ from tests.fuzz.explicit import SMALL
 from tests.fuzz.generate import Generator, Kinds
 from tests.fuzz.inline_asm import INLINE
 from tests.fuzz.memory_draws import BLOCKS
-from tests.fuzz.numerics import ALL, EXACT, FLOATS, FP8, FUNCTIONS, INTS, is_float, limits, width
+from tests.fuzz.numerics import (
+    ALL,
+    EXACT,
+    FLOATS,
+    FP8,
+    FUNCTIONS,
+    INTS,
+    LIBDEVICE,
+    is_float,
+    limits,
+    width,
+)
 from tests.fuzz.products import PRODUCTS
 from tests.fuzz.program import Program, Value
 from tests.fuzz.scans import SCANS
@@ -127,7 +138,9 @@ def function(g: Generator) -> None:
     name = rng.choice([*FUNCTIONS, *EXACT])
     if name in ("exp", "exp2") or rng.random() < 0.3:
         x = g.put("clamp", x, -20, 20)
-    y = g.put("function", x, form=rng.choice([f"tl.{name}", f"tl.math.{name}"]))
+    forms = [f"tl.{name}", f"tl.math.{name}"] if name not in LIBDEVICE else \
+        [f"tl.extra.libdevice.{name}", f"tl.math.{name}"]
+    y = g.put("function", x, form=rng.choice(forms))
     if g.value(y).shape and rng.random() < 0.3:
         y = g.put("ravel", y)
     if name in FUNCTIONS:

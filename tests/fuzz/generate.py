@@ -20,11 +20,11 @@ from tests.fuzz.program import (
     Argument,
     For,
     If,
+    Leave,
     Let,
     Machine,
     Memory,
     Program,
-    Return,
     Statement,
     Value,
     While,
@@ -86,7 +86,7 @@ class Generator:
         self.block += statements
         return True
 
-    def restore(self, saved: list[tuple[dict[str, Any], bool]], memory: Memory | None) -> None:
+    def restore(self, saved: list[tuple[dict[str, Any], str]], memory: Memory | None) -> None:
         if memory is not None:
             for a in self.program.arguments[len(memory.arrays):]:
                 memory.give(a)
@@ -414,7 +414,7 @@ class Generator:
             counter, limit = self.put("to_tensor", x=0), rng.choice([2, 3, self.number_argument()])
             option = rng.choice(["{}", "{}", "tl.condition({}, disable_licm=True)"])
             with self.inside() as body:
-                self.fill(carried, never=counter)
+                self.fill(carried, never=counter, leave=(counter, ["break", "return"]))
             self.add(While(counter, limit, body, option))
         else:
             self.loop(carried)
@@ -438,17 +438,22 @@ class Generator:
         elif isinstance(hi, int) and rng.random() < 0.3:
             over = "tl.static_range"
         with self.inside(**({} if over == "tl.static_range" else {i: (lo, hi, step)})) as body:
-            self.fill(carried)
+            self.fill(carried, leave=("" if over == "tl.static_range" else i,
+                                      ["break", "continue", "return"]))
         self.add(For(i, lo, hi, step, body, options, over))
 
-    def fill(self, carried: list[str], never: str = "") -> None:
-        """Statements of a body, and what it carries on."""
+    def fill(self, carried: list[str], never: str = "",
+             leave: tuple[str, list[str]] | None = None) -> None:
+        """Statements of a body, and what it carries on. leave: the variable of a loop, and how it
+        may be left."""
         before = set(self.env)
         for x in carried:
             if self.rng.random() < 0.6:
                 self.attempt(lambda g, x=x: g.update(x))  # type: ignore[misc]
         for _ in range(self.rng.randint(1, 3)):
             self.statement()
+            if leave is not None and self.rng.random() < 0.2:
+                self.attempt(lambda g: g.leave(leave[0], g.rng.choice(leave[1])))
         for x in carried:
             kept = self.value(x).type
             same = [k for k, v in self.env.items() if k != never and v.type == kept]
@@ -472,7 +477,15 @@ class Generator:
     def early_return(self) -> None:
         if self.depth == 0:
             cond = self.put("compare", self.put("program", axis=0), 1, symbol=">=")
-            self.add(Return(cond))
+            self.add(Leave(cond))
+
+    def leave(self, i: str, how: str) -> None:
+        """In a loop of the variable `i`, if it has one: leave a round, the loop or the program."""
+        rng = self.rng
+        x = self.put("program", axis=0) if not i or rng.random() < 0.3 else i
+        cond = self.put("compare", x, rng.choice([0, 1, 2]), symbol=rng.choice([">", "=="]))
+        if not self.add(Leave(cond, how)):
+            raise Reject(how)
 
     # -- whole programs
     def statement(self) -> None:

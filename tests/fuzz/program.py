@@ -171,6 +171,8 @@ class For:
                 m.env[self.var] = m.index(self.args, i)
             m.block(self.body)
             m.env = {k: v for k, v in m.env.items() if k in before}
+            if m.ends_loop():
+                break
 
     @property
     def args(self) -> tuple[Arg, ...]:
@@ -198,6 +200,8 @@ class While:
         while int(m.scalar(self.counter)) < int(m.scalar(self.limit)):
             m.block(self.body)
             m.env = {k: v for k, v in m.env.items() if k in before}
+            if m.ends_loop():
+                break
             m.env[self.counter] = value(np.int32(int(m.scalar(self.counter)) + 1), "int32")
             rounds += 1
             if rounds > MOST_ROUNDS:
@@ -235,16 +239,18 @@ class If:
 
 
 @dataclass
-class Return:
-    """An early return where `cond` holds."""
+class Leave:
+    """How control leaves where `cond` holds: "return" leaves the program, "break" the loop,
+    "continue" its round."""
 
     cond: Arg
+    how: str = "return"
 
     def lines(self) -> list[str]:
-        return [f"if {self.cond}:", "    return"]
+        return [f"if {self.cond}:", f"    {self.how}"]
 
     def run(self, m: Machine) -> None:
-        m.done = bool(m.scalar(self.cond))
+        m.done = self.how if bool(m.scalar(self.cond)) else ""
 
     @property
     def args(self) -> tuple[Arg, ...]:
@@ -254,7 +260,7 @@ class Return:
         return []
 
 
-Statement = Let | For | While | If | Return
+Statement = Let | For | While | If | Leave
 
 
 def indented(block: Sequence[Statement]) -> list[str]:
@@ -338,7 +344,7 @@ class Machine:
                  arguments: Sequence[Argument]) -> None:
         self.program, self.grid, self.memory = program, grid, memory
         self.number = program[0] + grid[0] * program[1]
-        self.done = False
+        self.done = ""  # how control has left the statements that follow
         self.env: dict[str, Any] = {}
         self.given: dict[str, Any] = {}
         self.types: dict[str, Any] = {}
@@ -389,6 +395,13 @@ class Machine:
         for s in statements:
             if not self.done:
                 s.run(self)
+
+    def ends_loop(self) -> bool:
+        """Whether the round that has run is the loop's last, and what has left it ends here."""
+        left = self.done
+        if left != "return":
+            self.done = ""
+        return left in ("return", "break")
 
     # -- memory
     def lanes(self, p: Value, mask: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilec.language import core, extra, math, random, standard
 from tilec.language.core import *  # noqa: F403
 from tilec.language.core import __all__ as _core_names
+from tilec.language.extra import libdevice as libdevice
 from tilec.language.random import *  # noqa: F403
 from tilec.language.random import __all__ as _random_names
 from tilec.language.standard import sigmoid, softmax, swizzle2d

@@ -140,5 +140,10 @@ __all__ = ["abs", "cdiv", "ceil", "cos", "erf", "exp", "exp2", "floor", "fma",
 
 
 def __getattr__(name: str) -> Any:
-    """Triton's module has names of others, too: `tl.math.max` is `tl.max`."""
-    return getattr(sys.modules["tilec.language.core"], name)
+    """Triton's module has names of others, too: `tl.math.max` is `tl.max`, and what the language
+    does not have is libdevice's."""
+    for module in ("core", "extra.libdevice") if not name.startswith("_") else ():
+        found = getattr(sys.modules[f"tilec.language.{module}"], name, None)
+        if found is not None:
+            return found
+    raise AttributeError(name)
