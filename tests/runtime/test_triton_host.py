@@ -222,7 +222,7 @@ def test_options_of_other_compilers_at_a_launch(level, capsys):
 def test_the_driver_without_a_gpu(monkeypatch):
     monkeypatch.setattr(device, "gpu_available", lambda: False)
     assert (active.get_current_device(), active.get_current_stream()) == (0, 0)
-    assert active.get_current_target() == ("cuda", 90, 32) and not active.is_active()
+    assert active.get_current_target() == ("cpu", 90, 32) and not active.is_active()
     assert active.get_device_capability() == (9, 0)
     properties = active.utils.get_device_properties(active.get_current_device())
     assert properties == {

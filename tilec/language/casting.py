@@ -83,11 +83,11 @@ def _convert_pointer(x: tensor, t: dt.dtype) -> tensor:
 
 
 def _check_rounding(have: dt.dtype, t: dt.dtype, rounding: Any) -> str | None:
-    if rounding is None:
-        return None
-    if rounding not in ROUNDINGS:
+    if rounding is not None and rounding not in ROUNDINGS:
         raise error(f"fp_downcast_rounding is {rounding!r}, expected 'rtne' or 'rtz'",
                     "'rtne' rounds to nearest even, 'rtz' toward zero")
+    if rounding is None or have == t:
+        return None
     narrows = have.is_floating() and t.is_floating() and \
         have.primitive_bitwidth > t.primitive_bitwidth
     if not narrows:

@@ -71,8 +71,10 @@ class Driver:
         return device.current_stream(device.current_device() if index is None else index)
 
     def get_current_target(self) -> GPUTarget:
-        """What kernels are compiled for now."""
-        return GPUTarget.of(_target(self.get_current_device()))
+        """What kernels are compiled for now. Without a GPU its kind is "cpu", which runs them: by
+        it libraries say where their tensors are."""
+        target = GPUTarget.of(_target(self.get_current_device()))
+        return target if device.gpu_available() else target._replace(backend="cpu")
 
     def get_device_capability(self, index: int | None = None) -> tuple[int, int]:
         """Such as (9, 0)."""

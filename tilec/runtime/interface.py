@@ -35,7 +35,8 @@ class KernelInterface:
 
 
 class GPUTarget(NamedTuple):
-    """A GPU by its kind: "cuda", its compute capability (90), and the threads of a warp."""
+    """A GPU by its kind ("cuda", or "cpu" where there is none), its compute capability (90), and
+    the threads of a warp."""
 
     backend: str
     arch: int
