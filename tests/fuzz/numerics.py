@@ -286,7 +286,7 @@ FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sin": np.sin, "cos": np.cos,
     "tanh": np.tanh, "erf": lambda x: _erf(x).astype(np.float64),
     "rsqrt": lambda x: 1 / np.sqrt(x)}
-EXACT = {"sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil}
+EXACT = {"sqrt": np.sqrt, "sqrt_rn": np.sqrt, "floor": np.floor, "ceil": np.ceil}
 
 
 def ulp32(y: np.ndarray) -> np.ndarray:
