@@ -40,6 +40,7 @@ def expressions(dtype: str, dtypes: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield f'tile.cmp(%a, %b) {{predicate = "{predicate}"}}', "i1"
     if dtype in FLOATS:
         yield "tile.fma(%a, %b, %a)", dtype
+        yield "tile.div(%a, %b) {rounded = true}", dtype
         yield "tile.minimum(%a, %b) {propagate_nan = true}", dtype
         yield "tile.maximum(%a, %b) {propagate_nan = true}", dtype
         for op in MATH:

@@ -98,6 +98,23 @@ def test_seeds_and_offsets_of_any_width(seed: int, first: int, n: int) -> None:
     check(of_a_seed, [seed, first], [np.array(flat, np.uint64)], {"N": n})
 
 
+@tilec.jit
+def one_round(seeds, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    words = tl.philox(tl.load(seeds + at)[None, :], at[:, None], 1, 2, 3, n_rounds=1)
+    for word, i in ((words[0], 0), (words[1], 1), (words[2], 2), (words[3], 3)):
+        tl.static_assert(word.shape == (N, N))
+        tl.store(out + i * N * N + at[:, None] * N + at, word)
+
+
+def test_all_words_have_the_shape_of_all_that_enters() -> None:
+    """One round leaves words that not everything enters."""
+    seeds = bits(np.random.default_rng(1), (6,), np.dtype("u8"))
+    want = [[words(32, [i, 1, 2, 3], [s & 2**32 - 1, s >> 32], 1) for s in seeds.tolist()]
+            for i in range(6)]
+    check(one_round, [seeds], [np.moveaxis(np.array(want, np.uint32), -1, 0).copy()], {"N": 6})
+
+
 # -- umulhi ---------------------------------------------------------------------------------------
 
 @tilec.jit

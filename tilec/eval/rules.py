@@ -52,7 +52,7 @@ def exact(op: Op) -> bool:
         return isinstance(op, (ops.Sqrt, ops.Floor, ops.Ceil))
     if isinstance(op, ops.Div):
         element = scalar_of(op.lhs.type)
-        return not element.is_float or element.bits == 64
+        return not element.is_float or element.bits == 64 or op.rounded
     return not (isinstance(op, ops.Rem) and scalar_of(op.lhs.type).is_float)
 
 
