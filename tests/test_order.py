@@ -178,6 +178,35 @@ def test_a_sort_exchanges_without_conversions() -> None:
     assert made.asm["ptx"].count("shfl.sync.bfly") == 4 * 25
 
 
+# -- histogram ------------------------------------------------------------------------------------
+
+@tilec.jit
+def histogram_kernel(x_ptr, o_ptr, p_ptr, limit, N: tl.constexpr, BINS: tl.constexpr):
+    at = tl.arange(0, N)
+    x = tl.load(x_ptr + at)
+    to = tl.arange(0, BINS)
+    tl.store(o_ptr + to, tl.histogram(x, BINS))
+    some = tl.load(x_ptr + at, mask=at < limit)  # what is masked off counts nowhere
+    tl.store(p_ptr + to, some.histogram(BINS, mask=at < limit))
+
+
+@pytest.mark.parametrize("bins", [1, 2, 10, 64, 200, 300])
+@pytest.mark.parametrize("dtype", INTS, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("n", [1, 32, 100, 512, 1000])
+@pytest.mark.sample(8)
+def test_histogram(n, dtype, bins, rng) -> None:
+    """Of elements that are negative or beyond the bins, too."""
+    info = np.iinfo(dtype)
+    x = rng.integers(max(-3, info.min), min(bins + 20, info.max), n, endpoint=True).astype(dtype)
+    x[::7] = info.max
+    x[::11] = info.min
+    limit = n * 2 // 3
+    counts = [np.bincount(y[(y >= 0) & (y < bins)].astype(int), minlength=bins).astype(np.int32)
+              for y in (x, x[:limit])]
+    kernel, warps = histogram_kernel, int(rng.choice(scans.WARPS))
+    scans.check(kernel, [x], counts, None, {"N": n, "BINS": bins}, warps, numbers=[limit])
+
+
 # -- what is refused ------------------------------------------------------------------------------
 
 def test_poison_of_indices() -> None:

@@ -27,15 +27,17 @@ Arrays = Sequence[np.ndarray]
 
 
 def check(kernel: tilec.JITFunction, inputs: Arrays, outputs: Arrays, bounds: Arrays | None,
-          constexprs: dict, warps: int = 4, target: str = "sm_90a") -> None:
-    """Run at every level; what is written is `outputs`, or within `bounds` of it."""
+          constexprs: dict, warps: int = 4, target: str = "sm_90a",
+          numbers: Sequence[int] = ()) -> None:
+    """Run at every level; what is written is `outputs`, or within `bounds` of it. Parameters are
+    inputs, outputs and numbers, in this order."""
     names = [p.name for p in kernel.params if not p.is_constexpr]
-    args = [*inputs, *(poisoned(o.shape, o.dtype) for o in outputs)]
+    args = [*inputs, *(poisoned(o.shape, o.dtype) for o in outputs), *numbers]
     made = kernel.warmup(*args, grid=(1,), num_warps=warps, target=target, **constexprs)
     for level in LEVELS:
-        mine = [a.copy() for a in args]
+        mine = [np.copy(a) if isinstance(a, np.ndarray) else a for a in args]
         made.run(dict(zip(names, mine, strict=True)), 1, level=level, seed=3)
-        compare(mine[len(inputs):], outputs, bounds, level)
+        compare(mine[len(inputs):len(args) - len(numbers)], outputs, bounds, level)
 
 
 def compare(got: Arrays, want: Arrays, bounds: Arrays | None, what: str) -> None:

@@ -137,7 +137,7 @@ def refuse_pointer(v: Visitor, node: ast.Attribute, base: Any) -> None:
 
 _NOT_YET = frozenset((  # Triton's names, of which the nearest spelling is no substitute
     "atomic_and atomic_cas atomic_max atomic_min atomic_or atomic_xchg "
-    "atomic_xor cat dot_scaled histogram inline_asm_elementwise "
+    "atomic_xor cat dot_scaled inline_asm_elementwise "
     "interleave join map_elementwise philox rand rand4x randint randint4x randn randn4x split "
     "umulhi").split())
 

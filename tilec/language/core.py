@@ -73,7 +73,7 @@ from tilec.language.math import (
     tanh,
 )
 from tilec.language.memory import atomic_add, load, store
-from tilec.language.order import flip, gather
+from tilec.language.order import flip, gather, histogram
 from tilec.language.reduction import argmax, argmin, max, min, reduce, sum, xor_sum
 from tilec.language.scan import associative_scan, cumprod, cumsum
 from tilec.language.selection import PropagateNan, clamp, maximum, minimum, where
@@ -99,7 +99,7 @@ __all__ = [
     "debug_barrier",
     "device_assert", "device_print", "dot", "dtype", "erf", "exp", "exp2", "expand_dims",
     "float16", "float32", "float64", "float8e4nv", "float8e5", "flip", "floor", "fma", "full",
-    "gather", "int1",
+    "gather", "histogram", "int1",
     "int16", "int32", "int64", "int8", "load", "load_tensor_descriptor", "log", "log2",
     "make_block_ptr", "make_tensor_descriptor", "max", "max_constancy", "max_contiguous",
     "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "pi32_t",
