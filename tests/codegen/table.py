@@ -98,7 +98,8 @@ def kernel(dtype: str, dtypes: Iterable[str]) -> tuple[str, str]:
         counted = f"tensor<200xi32, {FLAT}>"
         lines.append(f"%bin0 = tile.histogram(%a) {{bins = 200}} : {counted}\n"
                      f"%bin1 = tile.cast(%bin0) : tensor<200x{dtype}, {FLAT}>\n"
-                     f"%bin2 = tile.gather(%bin1, %z2) {{axis = 0}} : {kind}\ntile.store(%xp, %bin2)")
+                     f"%bin2 = tile.gather(%bin1, %z2) {{axis = 0}} : {kind}\n"
+                     "tile.store(%xp, %bin2)")
     if dtype in ATOMIC:
         orders = [("relaxed", "gpu"), ("acq_rel", "sys"), ("release", "cta")]
         for i, (sem, scope) in enumerate(orders):

@@ -266,7 +266,8 @@ def test_operands_that_are_combined_lie_in_one_layout(layout: str, message: str)
     ("%s = tile.histogram(%x) {bins = 0} : tensor<1xi32>", "attribute `bins` is 0, expected int"),
     ("%s = tile.histogram(%x) {bins = 5} : tensor<8xi32>", "expected tensor<5xi32>"),
     ("%e = tile.expand_dims(%y) {axis = 0} : tensor<1x4xi32>\n"
-     "%s = tile.histogram(%e) {bins = 5} : tensor<5xi32>", "expected integers in a tile of rank 1")])
+     "%s = tile.histogram(%e) {bins = 5} : tensor<5xi32>", "expected integers in a tile of rank 1"),
+])
 def test_scans_gathers_and_histograms_that_are_none(text: str, message: str) -> None:
     with pytest.raises(IRError, match=message):
         parse("module { func @k() {\n%x = tile.arange() {start = 0, end = 8} : tensor<8xi32>\n"

@@ -129,10 +129,9 @@ def _histogram(cg: CodeGen, op: ops.Histogram) -> None:
     inside = e.lane_list(e.compare("ult", x, e.const(op.bins, x.elem, x.n)))
     for r, at in enumerate(e.lane_list(e.int_op("shl", e.resize(x, "i32", False), 2))):
         live = live_register(cg, frag, r)
-        if live != DEAD and not is_copy(frag, r):
-            with e.when(both(e, owner(cg, frag), live, inside[r]), "count"):
-                place = cg.shared_address(op.offset, at)
-                e.new(f'atomicrmw add {place.type} {place.ref}, i32 1 syncscope("block") '
-                      "monotonic, align 4", "i32")
+        on = both(e, owner(cg, frag), live, inside[r])
+        if live != DEAD and on is not None and not is_copy(frag, r):
+            place = e.convert("ptrtoint", cg.shared_address(op.offset, at), "i32")
+            e.asm("@$1 red.relaxed.cta.shared.add.u32 [$0], 1;", "r,b", (place, on), ())
     cg.barrier()
     cg.set(op.result, load_elements(cg, "i32", fragment_of(op.result), op.offset, (4,)))
