@@ -117,8 +117,8 @@ def arguments(count: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
 @pytest.mark.parametrize("level", ["gpu", "lowered", "ptx"])
 @pytest.mark.parametrize("roles", [(4, 4), (1, 2, 4, 1), (2, 1, 1), (8, 4, 2), (1,)], ids=str)
 def test_work_in_roles(roles: tuple[int, ...], level: str) -> None:
-    """Loads, conversions, scans, reductions, buffers, one thread's atomics: each role's results are what
-    they are alone, in any order of warps."""
+    """Loads, conversions, scans, reductions, buffers, one thread's atomics: each role's results are
+    what they are alone, in any order of warps."""
     made = TextKernel(kernel(roles))
     for seed in (None, 1, 2):
         args, want = arguments(len(roles))
