@@ -126,7 +126,7 @@ def summed(dtype: np.dtype) -> np.dtype:
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(("shape", "axis"), axes(SHAPES))
-@pytest.mark.sample(16)
+@pytest.mark.sample(9)
 def test_cumsum(shape, axis, dtype, reverse, rng) -> None:
     x = random(rng, shape, dtype)
     named(sums, x, axis, reverse, summed(x.dtype), int(rng.choice(WARPS)))
@@ -135,7 +135,7 @@ def test_cumsum(shape, axis, dtype, reverse, rng) -> None:
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(("shape", "axis"), axes(SHAPES))
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 def test_cumprod(shape, axis, dtype, reverse, rng) -> None:
     x = random(rng, shape, dtype)
     if x.dtype.kind not in "iub":  # near 1, so that nothing overflows
@@ -190,7 +190,7 @@ FEW = [(300,), (16, 32), (12, 17), (3, 6, 20)]
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("name", ONE)
-@pytest.mark.sample(16)
+@pytest.mark.sample(9)
 def test_one_tile(name, dtype, reverse, rng) -> None:
     f, step = ONE[name]
     shape = FEW[int(rng.integers(len(FEW)))]
@@ -246,7 +246,7 @@ TWO = {"affine": (affine, lambda a, b: [a[0] * b[0], b[0] * a[1] + b[1]], (np.in
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize(("shape", "axis"), axes([(16, 32), (12, 17), (3, 250), (70, 2)]))
 @pytest.mark.parametrize("name", TWO)
-@pytest.mark.sample(20)
+@pytest.mark.sample(10)
 def test_two_tiles(name, shape, axis, reverse, warps, rng) -> None:
     f, step, dtypes = TWO[name]
     x, y = (random(rng, shape, t) for t in dtypes)
