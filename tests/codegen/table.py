@@ -116,6 +116,12 @@ def kernel(dtype: str, dtypes: Iterable[str]) -> tuple[str, str]:
     if dtype not in FP8:
         lines += reductions(dtype)
     lines += gathers(dtype)
+    if dtype in INTS:
+        counted = f"tensor<200xi32, {FLAT}>"
+        lines.append(f"%bin0 = tile.histogram(%a) {{bins = 200}} : {counted}\n"
+                     f"%bin1 = tile.cast(%bin0) : tensor<200x{dtype}, {FLAT}>\n"
+                     f"%bin2 = tile.gather(%bin1, %z2) {{axis = 0}} : {kind}\n"
+                     "tile.store(%xp, %bin2)")
     lines += atomics(dtype, kind)
     lines.append(f'tile.print(%a) {{prefix = "{dtype}"}}')
     return ", ".join(params), "\n".join(lines)

@@ -72,7 +72,7 @@ def test_every_order_of_bits(name: str, n: int, reverse: bool) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(16, 32), (32, 64), (4, 8), (48, 96), (12, 40), (17, 37)])
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 def test_named_layouts(layout: str, shape: tuple[int, int], axis: int, reverse: bool) -> None:
     affine(LAYOUTS[layout], shape, axis, reverse, 2)
 

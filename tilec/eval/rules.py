@@ -177,6 +177,13 @@ def _(op: ops.Gather, x: Array, index: Array) -> Array:
     return np.take_along_axis(x, inside, axis)
 
 
+@rule(ops.Histogram)
+def _(op: ops.Histogram, x: Array) -> Array:
+    rows = [row[(row >= 0) & (row < op.bins)] for row in x.reshape(-1, x.shape[-1])]
+    counts = [np.bincount(row.astype(np.int64), minlength=op.bins) for row in rows]
+    return np.array(counts, np.int32).reshape(*x.shape[:-1], op.bins)
+
+
 # -- dot --------------------------------------------------------------------------------------
 
 def round_to_tf32(x: Array) -> Array:

@@ -92,7 +92,7 @@ from tilec.language.memory import (
     load,
     store,
 )
-from tilec.language.order import flip, gather
+from tilec.language.order import flip, gather, histogram
 from tilec.language.reduction import argmax, argmin, max, min, reduce, sum, xor_sum
 from tilec.language.scan import associative_scan, cumprod, cumsum
 from tilec.language.selection import PropagateNan, clamp, maximum, minimum, where
@@ -121,8 +121,8 @@ __all__ = [
     "const", "constexpr", "constexpr_function", "cos", "cumprod", "cumsum", "debug_barrier",
     "device_assert", "device_print", "div_rn", "dot", "dtype", "erf", "exp", "exp2", "expand_dims",
     "fdiv", "flip", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma",
-    "full", "gather", "inline_asm_elementwise", "int1", "int16", "int32", "int64", "int8",
-    "interleave", "join", "load", "load_tensor_descriptor", "log", "log2", "make_block_ptr",
+    "full", "gather", "histogram", "inline_asm_elementwise", "int1", "int16", "int32", "int64",
+    "int8", "interleave", "join", "load", "load_tensor_descriptor", "log", "log2", "make_block_ptr",
     "make_tensor_descriptor", "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum",
     "multiple_of", "num_programs", "permute", "pi32_t", "pointer_type", "program_id", "range",
     "ravel", "reduce", "reshape", "rsqrt", "sin", "sort", "split", "sqrt", "sqrt_rn",
