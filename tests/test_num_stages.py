@@ -40,7 +40,7 @@ def same_bits(kernel: tilec.JITFunction, args: dict[str, Any], constexprs: dict[
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 def test_products(kind: str, rng) -> None:
     deep = KINDS[kind].operand in (np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
     p = product({"kind": kind, "block": (32, 32, 32 if deep else 16), "a": "rows", "b": "rows",
@@ -50,6 +50,7 @@ def test_products(kind: str, rng) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["f16", "f32"])
+@pytest.mark.sample(1)
 def test_attention(dtype: Any, rng) -> None:
     rows, block, d = 32, 16, 16
     n = 5 * block - 3
@@ -245,6 +246,7 @@ def twice(x_ptr, o_ptr, s_ptr, n, B: tl.constexpr, OUT: tl.constexpr):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64],
                          ids=["f16", "f32", "f64"])
+@pytest.mark.sample(1)
 def test_loads_used_twice(dtype: Any, rng) -> None:
     b, n = 32, 5
     x = rng.integers(-4, 5, (n, b, b)).astype(dtype)
@@ -284,6 +286,7 @@ def described(a_ptr, b_ptr, o_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr,
 
 
 @pytest.mark.parametrize(("shape", "copied"), [((27, 16, 80), 2), ((27, 23, 45), 0)])
+@pytest.mark.sample(1)
 def test_descriptors(shape: tuple[int, int, int], copied: int, rng) -> None:
     m, n, k = shape
     a, b = (rng.integers(-4, 5, s).astype(np.float16) for s in ((m, k), (k, n)))

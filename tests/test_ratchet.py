@@ -163,7 +163,7 @@ def worse(now: dict[str, int], best: dict[str, int]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", [*CASES, *FIXTURES])
-@pytest.mark.sample(15)
+@pytest.mark.sample(9)
 def test_only_improves(case: str, request: pytest.FixtureRequest) -> None:
     if case in BY_PTXAS and ptxas.find() is None:
         pytest.skip("there is no ptxas")

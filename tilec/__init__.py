@@ -21,6 +21,10 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "cdiv": ("tilec.runtime.aot", "cdiv"),
     "next_power_of_2": ("tilec.runtime.aot", "next_power_of_2"),
     **{name: ("tilec.runtime.tuner", name) for name in ("autotune", "Config")},
+    "constexpr_function": ("tilec.language.values", "constexpr_function"),
+    "set_allocator": ("tilec.runtime.driver", "set_allocator"),
+    "KernelInterface": ("tilec.runtime.interface", "KernelInterface"),
+    **{name: ("tilec.runtime.arguments", name) for name in ("TensorWrapper", "reinterpret")},
     "matmul_tile": ("tilec.runtime.tiles", "matmul_tile"),
     "heuristics": ("tilec.runtime.heuristics", "heuristics"),
     **{name: ("tilec.errors", name) for name in (
@@ -57,11 +61,16 @@ if TYPE_CHECKING:
     from tilec import testing as testing
     from tilec.errors import CompilationError as CompilationError
     from tilec.errors import OutOfResources as OutOfResources
+    from tilec.language.values import constexpr_function as constexpr_function
     from tilec.runtime.aot import cdiv as cdiv
     from tilec.runtime.aot import compile as compile
     from tilec.runtime.aot import next_power_of_2 as next_power_of_2
+    from tilec.runtime.arguments import TensorWrapper as TensorWrapper
+    from tilec.runtime.arguments import reinterpret as reinterpret
     from tilec.runtime.descriptors import TensorDescriptor as TensorDescriptor
+    from tilec.runtime.driver import set_allocator as set_allocator
     from tilec.runtime.heuristics import heuristics as heuristics
+    from tilec.runtime.interface import KernelInterface as KernelInterface
     from tilec.runtime.jit import JITFunction as JITFunction
     from tilec.runtime.jit import jit as jit
     from tilec.runtime.kernel import CompiledKernel as CompiledKernel

@@ -153,8 +153,8 @@ class Options:
         for name in ("debug", "launch_pdl", "find_boxes"):
             if not isinstance(getattr(self, name), bool):
                 raise self._wrong(name, "True or False")
-        if self.maxnreg and not 16 <= self.maxnreg <= 255:
-            raise self._wrong("maxnreg", "16 to 255, or 0 for no limit")
+        if self.maxnreg and not 16 <= self.maxnreg <= 256:
+            raise self._wrong("maxnreg", "16 to 256, or 0 for no limit")
 
     def _wrong(self, name: str, expected: str) -> TilecError:
         return TilecError(f"{name} is {shown(getattr(self, name))}, expected {expected}", None,

@@ -57,8 +57,10 @@ class TilecError(Exception):
     """Base of every error that tilec raises on purpose.
 
     message: what was found and what was expected. loc: where in the author's source.
-    advice: what to do about it.
+    advice: what to do about it. hidden: whether tracebacks leave out the frames inside tilec.
     """
+
+    hidden = True
 
     def __init__(self, message: str, loc: Location | None = None, advice: str = "") -> None:
         super().__init__(message)
@@ -135,6 +137,8 @@ class ToolError(TilecError):
 class InternalError(TilecError):
     """A bug in tilec itself; `advice` names the reproducer."""
 
+    hidden = False
+
 
 class Brief(contextlib.ContextDecorator):
     """`with BRIEF:`, or `@BRIEF` on a function: an author's error leaves without the frames and
@@ -158,7 +162,7 @@ class Brief(contextlib.ContextDecorator):
         would cost too much."""
         if isinstance(error, LaunchError) and error.loc is None and self._place is not None:
             error.loc = self._place()
-        if not isinstance(error, InternalError) and not sys.flags.dev_mode:
+        if error.hidden and not sys.flags.dev_mode:
             error.__traceback__ = None  # re-raising adds no frame of the function that does it
             error.__cause__ = None
             error.__suppress_context__ = True

@@ -16,7 +16,7 @@ from tilec.errors import InternalError, TilecError, did_you_mean, shown
 # name -> (shared memory bytes that one CTA may opt in to, PTX version emitted)
 _TARGETS = {
     "sm_75": (65536, 70), "sm_80": (166912, 70), "sm_86": (101376, 71), "sm_87": (166912, 74),
-    "sm_89": (101376, 78), "sm_90": (232448, 80), "sm_90a": (232448, 80),
+    "sm_89": (101376, 78), "sm_90": (232448, 81), "sm_90a": (232448, 81),
     "sm_100": (232448, 86), "sm_100a": (232448, 86), "sm_103": (232448, 88),
     "sm_103a": (232448, 88), "sm_120": (101376, 87), "sm_120a": (101376, 87),
     "sm_121": (101376, 88), "sm_121a": (101376, 88),
@@ -45,12 +45,13 @@ _BF16 = Needs(((80, 70),), "", "use f16 or f32 on this target")
 _INSTRUCTIONS: dict[str, Needs] = {
     **dict.fromkeys(
         """add atom bar barrier.cta bra cvt d2f d2i d2ll d2ui d2ull div ex2 f2i f2ll f2ui f2ull
-        fence ld lg2 mov rcp read.ptx.sreg red rsqrt selp setp shfl st sub
+        fence ld lg2 mov mulhi rcp read.ptx.sreg red rsqrt selp setp shfl st sub
         vprintf""".split(), _BASE),
     "ldmatrix": Needs(((75, 65),)),
     "cvt bf16": _BF16, "ff2bf16x2": _BF16, "ff2f16x2": _AMPERE, "f2tf32": _AMPERE,
     "e4m3x2": _FP8, "ff.to": _FP8, "f16x2.to": _FP8,
     "add bf16": _HOPPER, "atom add bf16": _HOPPER, "red add bf16": _HOPPER,
+    **dict.fromkeys(("red v2", "red v4"), Needs(((90, 81),))),
     "redux.sync": _AMPERE, "createpolicy": Needs(((80, 74),)),
     "cp.async": _COPY, "cp.async.bulk": _ONLY_90A, "cp.reduce.async.bulk": _ONLY_90A,
     "mma.sync": _AMPERE,  # of those before, smaller along k, tilec emits none

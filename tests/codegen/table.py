@@ -12,12 +12,13 @@ from tests.codegen.kernels import DTYPES, FLAT, FLOATS, FP8, INTS, module, point
 from tilec.codegen.cubin import link
 from tilec.codegen.llvm import emit_ptx
 from tilec.codegen.lower import to_llir
+from tilec.ir.ops.memory import RMW_KINDS, has_atomic
+from tilec.ir.types import SCALARS
 from tilec.target import Target
 
 BINARY = ["add", "sub", "mul", "div", "rem", "minimum", "maximum"]
 BITWISE = ["and", "or", "xor", "shl", "shr"]
 MATH = ["exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "sqrt", "rsqrt", "floor", "ceil"]
-ATOMIC = ["i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64"]
 N = 128
 
 
@@ -51,12 +52,46 @@ def expressions(dtype: str, dtypes: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def reductions(dtype: str) -> Iterator[str]:
-    """Reductions over lanes and warps by every op that `dtype` has, and by a pair."""
+    """Reductions over lanes and warps by every op that `dtype` has, and scans by some."""
     ops = ["add", "mul", "minimum", "maximum"] + (BITWISE[:3] if dtype not in FLOATS else [])
     for i, op in enumerate(ops):
         yield (f"%r{i} = tile.reduce(%a) {{axis = 0}} {{ ^(%l{i}: {dtype}, %h{i}: {dtype}):\n"
                f"%s{i} = tile.{op}(%l{i}, %h{i}) : {dtype}\nscf.yield(%s{i})\n}} : {dtype}\n"
                f"tile.store(%x, %r{i})")
+    kind = f"tensor<{N}x{dtype}, {FLAT}>"
+    for i, op in enumerate(ops[:3]):
+        yield (f"%k{i} = tile.scan(%a) {{axis = 0}} {{ ^(%e{i}: {dtype}, %g{i}: {dtype}):\n"
+               f"%n{i} = tile.{op}(%e{i}, %g{i}) : {dtype}\nscf.yield(%n{i})\n}} : {kind}\n"
+               f"tile.store(%xp, %k{i})")
+
+
+def atomics(dtype: str, kind: str) -> list[str]:
+    """Every atomic of a type, of tiles and scalars, with and without old values."""
+    lines, scalar = [], f"tile.load(%x) : {dtype}"
+    for name in (*RMW_KINDS, "cas"):
+        if not has_atomic(name, SCALARS[dtype]):
+            continue
+        for i, (sem, scope) in enumerate([("relaxed", "gpu"), ("acq_rel", "sys"),
+                                          ("release", "cta"), ("acquire", "gpu")]):
+            v, order = f"{name}{i}", f'sem = "{sem}", scope = "{scope}"'
+            op, attrs = ("cas", f"{{{order}}}") if name == "cas" else \
+                ("rmw", f'{{kind = "{name}", {order}}}')
+            tile, one = ("%a, %b", f"%s{v}, %s{v}") if name == "cas" else ("%a, %c", f"%s{v}")
+            lines += [f"%s{v} = {scalar}",
+                      f"%q{v} = tile.atomic_{op}(%xp, {tile}) {attrs} : {kind}",
+                      f"%w{v} = tile.atomic_{op}(%x, {one}) {attrs} : {dtype}"]
+            if i % 2:
+                lines += [f"tile.store(%xp, %q{v})", f"tile.store(%x, %w{v})"]
+    return lines
+
+
+def gathers(dtype: str) -> Iterator[str]:
+    """Elements by indices of every width."""
+    for i, index in enumerate(("i8", "u16", "i32", "u64")):
+        kind = f"tensor<{N}x{index}, {FLAT}>"
+        yield (f"%z{i} = tile.constant() {{value = {3 * i + 1}}} : {kind}\n"
+               f"%h{i} = tile.gather(%a, %z{i}) {{axis = 0}} : tensor<{N}x{dtype}, {FLAT}>\n"
+               f"tile.store(%xp, %h{i})")
 
 
 def kernel(dtype: str, dtypes: Iterable[str]) -> tuple[str, str]:
@@ -80,13 +115,8 @@ def kernel(dtype: str, dtypes: Iterable[str]) -> tuple[str, str]:
         lines.append(f"tile.store(%{name}p, %v{i})")
     if dtype not in FP8:
         lines += reductions(dtype)
-    if dtype in ATOMIC:
-        orders = [("relaxed", "gpu"), ("acq_rel", "sys"), ("release", "cta")]
-        for i, (sem, scope) in enumerate(orders):
-            attrs = f'{{kind = "add", sem = "{sem}", scope = "{scope}"}}'
-            lines += [f"%q{i} = tile.atomic_rmw(%xp, %a, %c) {attrs} : {kind}",
-                      f"%w{i} = tile.atomic_rmw(%x, %r0) {attrs} : {dtype}",
-                      f"tile.store(%xp, %q{i})", f"tile.store(%x, %w{i})"]
+    lines += gathers(dtype)
+    lines += atomics(dtype, kind)
     lines.append(f'tile.print(%a) {{prefix = "{dtype}"}}')
     return ", ".join(params), "\n".join(lines)
 

@@ -188,6 +188,30 @@ def test_levels_agree_and_atomics_have_no_order(dtype):
         assert result(body, dtype=dtype, grid=5, n=256).tobytes() == want.tobytes()
 
 
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_the_greatest_and_the_least_have_no_order(kind):
+    """Of rounded sums, which the ring holds as hashes, and of numbers that it can tell."""
+    body = (f"tl.atomic_{kind}(out_ptr + i % 7, tl.exp(x * y + tl.program_id(0))); "
+            f"tl.atomic_{kind}(out_ptr + 100 + i % 5, (tl.program_id(0) * 3 - i).to(tl.float32))")
+    want = result(body, grid=5, n=256)
+    for level in ("gpu", "lowered"):
+        assert result(body, grid=5, n=256, level=level).tobytes() == want.tobytes()
+    with knobs.scope(seed=5):
+        assert result(body, grid=5, n=256).tobytes() == want.tobytes()
+    numbers = [p * 3 - i for p in range(5) for i in range(256)]
+    most = {"max": max, "min": min}[kind]
+    known = [most(0, *(n for n, i in zip(numbers, [*range(256)] * 5) if i % 5 == slot))
+             for slot in range(5)]
+    assert want[100:105].tolist() == known
+
+
+def test_a_swap_compares_elements():
+    body = ("tl.store(out_ptr + i, x + y); tl.debug_barrier(); "
+            "tl.atomic_cas(out_ptr + i, y + x, 2.0); tl.atomic_cas(out_ptr + i, 3.0 * x, 5.0)")
+    assert (result(body)[:64] == 2.0).all()
+    assert (result(body.replace("2.0", "3.0 * x"))[:64] == 5.0).all()
+
+
 def test_a_load_of_nothing():
     body = ("z = tl.load(x_ptr + 5000 + i, mask=i > 500, other=1.5); "
             "tl.store(out_ptr + i, z + tl.exp(y))")

@@ -6,10 +6,24 @@ from math import prod
 
 from tests.fuzz.explicit import SMALL
 from tests.fuzz.generate import Generator, Kinds
+from tests.fuzz.inline_asm import INLINE
 from tests.fuzz.memory_draws import BLOCKS
-from tests.fuzz.numerics import ALL, EXACT, FLOATS, FP8, FUNCTIONS, INTS, is_float, limits, width
+from tests.fuzz.numerics import (
+    ALL,
+    EXACT,
+    FLOATS,
+    FP8,
+    FUNCTIONS,
+    INTS,
+    LIBDEVICE,
+    is_float,
+    limits,
+    width,
+)
+from tests.fuzz.order import ORDER
 from tests.fuzz.products import PRODUCTS
 from tests.fuzz.program import Program, Value
+from tests.fuzz.scans import SCANS
 
 
 def elementwise(g: Generator) -> None:
@@ -125,7 +139,9 @@ def function(g: Generator) -> None:
     name = rng.choice([*FUNCTIONS, *EXACT])
     if name in ("exp", "exp2") or rng.random() < 0.3:
         x = g.put("clamp", x, -20, 20)
-    y = g.put("function", x, form=rng.choice([f"tl.{name}", f"tl.math.{name}"]))
+    forms = [f"tl.{name}", f"tl.math.{name}"] if name not in LIBDEVICE else \
+        [f"tl.extra.libdevice.{name}", f"tl.math.{name}"]
+    y = g.put("function", x, form=rng.choice(forms))
     if g.value(y).shape and rng.random() < 0.3:
         y = g.put("ravel", y)
     if name in FUNCTIONS:
@@ -349,7 +365,7 @@ KINDS: Kinds = {
     library: 1, broadcast: 7, reshape: 9, pairs: 5, random: 2, reduce: 10, source: 3, promise: 3,
     poison: 3, wrapped: 8, scalar: 2, Generator.pointers: 4, Generator.work: 6,
     Generator.atomic: 4, Generator.control: 8, Generator.early_return: 1, Generator.store: 3,
-    **BLOCKS, **SMALL}
+    **BLOCKS, **SMALL, **SCANS, **ORDER, **INLINE}
 
 
 def generate(seed: int, size: int = 9, elements: int = 512) -> Program:

@@ -125,7 +125,11 @@ def _(m: Machine, d: Any, *at: Any, tag: str) -> Value:
 @op("tma_store", lambda d, x, *at, tag, what: TMA_STORE.format(
     d=d, x=x, at=", ".join(at), tag=tag, what=what))
 def _(m: Machine, d: Any, x: Any, *at: Any, tag: str, what: str) -> None:
-    write_block(m, d, x, at, adds=what == "atomic_add")
+    write_block(m, d, x, at, what.removeprefix("store").removeprefix("atomic_"))
+
+
+TMA_KINDS = {"int32": ["add", "max", "min", "and", "or", "xor"], "float32": ["add"],
+             **dict.fromkeys(("float16", "bfloat16"), ["add", "max", "min"])}
 
 
 def tma_target(g: Generator) -> None:
@@ -154,11 +158,12 @@ def tma_store(g: Generator) -> None:
               and v.shape[1] % 16 == 0 and all(n & n - 1 == 0 for n in v.shape)
               and not v.poison.any())
     v = g.value(x)
-    adds = rng.random() < 0.4
+    kind = rng.choice(TMA_KINDS[v.dtype]) if rng.random() < 0.5 else ""
     rows = v.shape[0] * len(g.machines)
-    d = described(g, "zero" if adds else "poison", v.dtype, (rows, v.shape[1]), v.shape)
+    fill = "zero" if kind == "add" else "whole" if kind else "poison"
+    d = described(g, fill, v.dtype, (rows, v.shape[1]), v.shape)
     at = g.put("mul", g.put("number"), v.shape[0])
-    g.do("tma_store", d, x, at, 0, tag=g.name("s"), what="atomic_add" if adds else "store")
+    g.do("tma_store", d, x, at, 0, tag=g.name("s"), what=f"atomic_{kind}" if kind else "store")
 
 
 # -- wgmma ----------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def _(machine: Machine, a: Any, b: Any, c: Any, m: int, n: int, steps: int, **re
     left = np.concatenate([read_block(machine, a, (i, s * step)).x for s in range(steps)], 1)
     right = np.concatenate([read_block(machine, b, (s * step, j)).x for s in range(steps)], 0)
     out = matrix_product(value(left, a.dtype), value(right, b.dtype), None, "float32")
-    write_block(machine, c, out, (i, j), adds=False)
+    write_block(machine, c, out, (i, j), "")
 
 
 def roles_product(g: Generator) -> None:

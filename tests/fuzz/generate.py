@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz import memory_ops as _memory_ops  # noqa: F401  (registers operations)
-from tests.fuzz import ops as _ops  # noqa: F401
+from tests.fuzz import ops as _ops  # noqa: F401  (registers operations)
 from tests.fuzz import random_ops as _random_ops  # noqa: F401
 from tests.fuzz import shape_ops as _shape_ops  # noqa: F401
-from tests.fuzz.numerics import ALL, FLOATS, FP8, INTS, SIGNED, Reject, is_float, limits, width
+from tests.fuzz.memory_ops import ALONE, UPDATES, atomics_of
+from tests.fuzz.numerics import ALL, FP8, INTS, SIGNED, Reject, is_float, limits, width
 from tests.fuzz.program import (
     Argument,
     For,
     If,
+    Leave,
     Let,
     Machine,
     Memory,
     Program,
-    Return,
     Statement,
     Value,
     While,
@@ -71,7 +71,7 @@ class Generator:
     def add(self, *statements: Statement) -> bool:
         """Append statements if every program gives them one meaning."""
         saved = [(dict(m.env), m.done) for m in self.machines]
-        effects = any(not isinstance(s, Let) or not s.names or s.op == "atomic_add"
+        effects = any(not isinstance(s, Let) or not s.names or s.op == "atomic"
                       for s in statements)
         memory = self.memory.copy() if effects else None
         try:
@@ -86,7 +86,7 @@ class Generator:
         self.block += statements
         return True
 
-    def restore(self, saved: list[tuple[dict[str, Any], bool]], memory: Memory | None) -> None:
+    def restore(self, saved: list[tuple[dict[str, Any], str]], memory: Memory | None) -> None:
         if memory is not None:
             for a in self.program.arguments[len(memory.arrays):]:
                 memory.give(a)
@@ -346,25 +346,28 @@ class Generator:
 
     def atomic(self) -> None:
         rng = self.rng
-        x = self.any(lambda v: v.dtype in ("int32", "uint32", "int64", "uint64") or
-                     v.dtype in FLOATS)
+        x = self.any(lambda v: bool(atomics_of(v.dtype)))
         v = self.value(x)
+        kind = rng.choice(atomics_of(v.dtype))
         sem = rng.choice(["relaxed", "acq_rel", "release", "acquire"])
         scope = rng.choice(["gpu", "gpu", "cta", "sys"])
         used = rng.random() < 0.4
-        if used:  # a slot of its own for each lane
-            size = prod(v.shape)
-            slots = self.argument("whole", v.dtype, size * len(self.machines), again=0.0)
+        fill, size = "zero" if kind in ("add", "cas") else "whole", prod(v.shape)
+        if used or kind in ALONE:  # a slot of its own for each lane
+            slots = self.argument("whole" if kind == "add" else fill, v.dtype,
+                                  size * len(self.machines), again=0.0)
             at = self.put("add", self.put("mul", self.put("number"), size), self.lanes(v.shape))
-        else:
-            slots = self.argument("zero", v.dtype, SLOTS)
+        else:  # as many slots for each kind as no other has
+            slots = self.argument(fill, v.dtype, SLOTS + [*UPDATES].index(kind))
             at = self.put("bits", self.index(v.shape, IN), SLOTS - 1, symbol="&")
             scope = "gpu"
-        mask = self.mask(v.shape) if v.shape and rng.random() < 0.3 else None
-        statement = Let("atomic_add", (self.name(),) if used else (),
-                        (self.put("add", slots, at), x, mask),
-                        {"sem": sem, "scope": scope, "out": used})
-        self.add(statement)
+        if kind == "cas":
+            other = self.put("where", self.mask(v.shape), x, 0) if v.shape else x
+        else:
+            other = self.mask(v.shape) if v.shape and rng.random() < 0.3 else None
+        self.add(Let("atomic", (self.name(),) if used else (),
+                     (self.put("add", slots, at), x, other),
+                     {"kind": kind, "sem": sem, "scope": scope, "out": used}))
 
     def pointers(self) -> None:
         """Pointers that are chosen, carried or reshaped."""
@@ -411,7 +414,7 @@ class Generator:
             counter, limit = self.put("to_tensor", x=0), rng.choice([2, 3, self.number_argument()])
             option = rng.choice(["{}", "{}", "tl.condition({}, disable_licm=True)"])
             with self.inside() as body:
-                self.fill(carried, never=counter)
+                self.fill(carried, never=counter, leave=(counter, ["break", "return"]))
             self.add(While(counter, limit, body, option))
         else:
             self.loop(carried)
@@ -435,17 +438,22 @@ class Generator:
         elif isinstance(hi, int) and rng.random() < 0.3:
             over = "tl.static_range"
         with self.inside(**({} if over == "tl.static_range" else {i: (lo, hi, step)})) as body:
-            self.fill(carried)
+            self.fill(carried, leave=("" if over == "tl.static_range" else i,
+                                      ["break", "continue", "return"]))
         self.add(For(i, lo, hi, step, body, options, over))
 
-    def fill(self, carried: list[str], never: str = "") -> None:
-        """Statements of a body, and what it carries on."""
+    def fill(self, carried: list[str], never: str = "",
+             leave: tuple[str, list[str]] | None = None) -> None:
+        """Statements of a body, and what it carries on. leave: the variable of a loop, and how it
+        may be left."""
         before = set(self.env)
         for x in carried:
             if self.rng.random() < 0.6:
                 self.attempt(lambda g, x=x: g.update(x))  # type: ignore[misc]
         for _ in range(self.rng.randint(1, 3)):
             self.statement()
+            if leave is not None and self.rng.random() < 0.2:
+                self.attempt(lambda g: g.leave(leave[0], g.rng.choice(leave[1])))
         for x in carried:
             kept = self.value(x).type
             same = [k for k, v in self.env.items() if k != never and v.type == kept]
@@ -469,7 +477,15 @@ class Generator:
     def early_return(self) -> None:
         if self.depth == 0:
             cond = self.put("compare", self.put("program", axis=0), 1, symbol=">=")
-            self.add(Return(cond))
+            self.add(Leave(cond))
+
+    def leave(self, i: str, how: str) -> None:
+        """In a loop of the variable `i`, if it has one: leave a round, the loop or the program."""
+        rng = self.rng
+        x = self.put("program", axis=0) if not i or rng.random() < 0.3 else i
+        cond = self.put("compare", x, rng.choice([0, 1, 2]), symbol=rng.choice([">", "=="]))
+        if not self.add(Leave(cond, how)):
+            raise Reject(how)
 
     # -- whole programs
     def statement(self) -> None:

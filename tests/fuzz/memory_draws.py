@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tests.fuzz.generate import Generator, Kinds
+from tests.fuzz.memory_ops import ALONE, atomics_of
 from tests.fuzz.numerics import FLOATS, INTS, Reject
 
 EXTENTS = (1, 2, 4, 8, 12, 16, 32)
@@ -89,22 +90,36 @@ def descriptor_store(g: Generator) -> None:
     x = g.any(lambda v: 0 < len(v.shape) < 4 and v.dtype in (*FLOATS, *INTS)
               and v.shape[-1] >= 16 and not v.poison.any())
     v = g.value(x)
-    adds = v.dtype in ("int32", "uint32", "float32", "float16") and rng.random() < 0.4
+    kinds = [k for k in atomics_of(v.dtype) if k not in ALONE]
+    kind = rng.choice(kinds) if kinds and rng.random() < 0.5 else ""
     rows = v.shape[0]
     width = v.shape[-1] if v.shape[-1] % 16 == 0 else v.shape[-1] + -v.shape[-1] % 16
     whole = (rows * len(g.machines) if len(v.shape) > 1 else rows, *v.shape[1:-1],
              width)[-len(v.shape):]
     if len(v.shape) == 1:
         whole = (width * len(g.machines),)
-    d = _descriptor(g, v.dtype, v.shape, whole, "zero" if adds else "poison")
+    d = _descriptor(g, v.dtype, v.shape, whole,
+                    "zero" if kind == "add" else "whole" if kind else "poison")
     at: list[object] = [0] * len(v.shape)
-    if not adds or rng.random() < 0.5:
+    if not kind or rng.random() < 0.5:
         step = rows if len(v.shape) > 1 else width
         at[0] = g.put("mul", g.put("number"), step)
-    if adds:
-        g.do("descriptor_atomic", d, x, *at)
+    if kind:
+        g.do("descriptor_atomic", d, x, *at, kind=kind)
     else:
         g.do("descriptor_store", d, x, *at, form=rng.random() < 0.2)
 
 
-BLOCKS: Kinds = {block_load: 3, block_store: 2, descriptor_load: 3, descriptor_store: 3}
+def scatter(g: Generator) -> None:
+    """Each program writes rows of a matrix of its own, some of them outside."""
+    rng = g.rng
+    x = g.any(lambda v: len(v.shape) == 2 and v.dtype in (*FLOATS, *INTS) and not v.poison.any())
+    n, columns = g.value(x).shape
+    height, width = n * len(g.machines), columns + rng.choice([0, 3])
+    d = _descriptor(g, g.value(x).dtype, (1, columns), (height, width), "poison")
+    first = g.put("mul", g.put("number"), n)
+    rows = g.put("add", first, g.put("arange", lo=0, hi=n))
+    g.do("scatter", d, x, rows, rng.choice([0, 0, 2, -1]))
+
+
+BLOCKS: Kinds = {block_load: 3, block_store: 2, descriptor_load: 3, descriptor_store: 3, scatter: 2}

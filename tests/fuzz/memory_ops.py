@@ -3,6 +3,7 @@ in numpy, from docs/semantics.md, sections 8 and 9."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from tests.fuzz import numerics as nu
 from tests.fuzz.numerics import NUMPY, Reject, cast, constant, is_float
 from tests.fuzz.ops import number, tile
-from tests.fuzz.program import USED, Machine, Record, Value, op, value
+from tests.fuzz.program import USED, Machine, Memory, Record, Value, op, value
 
 ADDED = ("int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64")
 
@@ -95,43 +96,107 @@ def _(m: Machine, p: Any, v: Any, mask: Any, more: str) -> None:
     _write(m, p, on, np.broadcast_to(x, p.shape), v)
 
 
-@op("atomic_add", lambda p, v, mask, sem, scope, out: f"tl.atomic_add({p}, {v}, mask={mask}, "
-    f'sem="{sem}", scope="{scope}")')
-def _(m: Machine, p: Any, v: Any, mask: Any, sem: str, scope: str, out: bool) -> Value | None:
+def _greater(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where((a > b) | (a == b) & np.signbit(b), a, b) if a.dtype.kind not in "iu" else \
+        np.maximum(a, b)
+
+
+def _less(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where((a < b) | (a == b) & np.signbit(a), a, b) if a.dtype.kind not in "iu" else \
+        np.minimum(a, b)
+
+
+def _swapped(old: np.ndarray, new: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    bits = f"u{old.itemsize}"
+    return np.where(old.view(bits) == expected.view(bits), new, old)
+
+
+UPDATES = {"add": np.add, "max": _greater, "min": _less, "and": np.bitwise_and,
+           "or": np.bitwise_or, "xor": np.bitwise_xor, "xchg": lambda old, new: new,
+           "cas": _swapped}
+ALONE = ("xchg", "cas")  # which of several comes last shows
+
+
+def atomics_of(t: str) -> list[str]:
+    """The atomics that elements of a type have (docs/semantics.md, section 9)."""
+    if t not in ADDED:
+        return ["cas"] if t in ("int16", "uint16") else []
+    if not is_float(t):
+        return [*UPDATES]
+    return ["add", "max", "min"] + (["xchg"] if nu.width(t) > 16 else []) + ["cas"]
+
+
+def _atomic_text(p: str, v: str, other: str, kind: str, sem: str, scope: str, out: bool) -> str:
+    if kind == "cas":
+        return f'tl.atomic_cas({p}, {other}, {v}, sem="{sem}", scope="{scope}")'
+    return f'tl.atomic_{kind}({p}, {v}, mask={other}, sem="{sem}", scope="{scope}")'
+
+
+@op("atomic", _atomic_text)
+def _(m: Machine, p: Any, v: Any, other: Any, kind: str, sem: str, scope: str, out: bool
+      ) -> Value | None:
+    """`other` is the mask, or what a compare-and-swap expects."""
     t = _pointer(p)
-    on, v = _mask(mask, p.shape), number(v)
-    if (np.broadcast_to(v.poison, p.shape) & on).any() or t not in ADDED:
-        raise Reject("poison is added, or there is no such addition")
-    x, found = np.broadcast_to(cast(v.x, v.dtype, t), p.shape), np.zeros(p.shape, NUMPY[t])
+    if kind not in atomics_of(t):
+        raise Reject("there is no such atomic")
+    given = [number(v), number(other)] if kind == "cas" else [number(v)]
+    on = _mask(None if kind == "cas" else other, p.shape)
+    if any((np.broadcast_to(x.poison, p.shape) & on).any() for x in given):
+        raise Reject("poison is given to an atomic")
+    values = [np.broadcast_to(cast(x.x, x.dtype, t), p.shape) for x in given]
+    found = np.zeros(p.shape, NUMPY[t])
     for i, here, at in m.lanes(p, on):
-        _add(m, i, at, x[here], t, out)
         found[here] = m.memory.arrays[i][at]
-        with np.errstate(all="ignore"):
-            np.add.at(m.memory.arrays[i], at, x[here])
+        update(m, i, at, [x[here] for x in values], t, kind, out)
     return value(found, t, ~on) if out else None
 
 
-def _add(m: Machine, i: int, at: np.ndarray, x: np.ndarray, t: str, out: bool) -> None:
-    """Check that additions have one result: nobody reads or writes beside, and sums are exact."""
-    memory = m.memory
+def update(m: Machine, i: int, at: np.ndarray, given: Sequence[np.ndarray], t: str, kind: str,
+           out: bool) -> None:
+    """Update elements where every order gives the same: nobody reads or writes beside, all do the
+    same kind, and sums are exact."""
+    memory, out = m.memory, out or kind in ALONE
+    array = memory.arrays[i]
     touched = np.maximum(memory.reader[i][at], memory.writer[i][at])
     if (touched != -1).any():
         raise Reject("atomics and other accesses to one element")
-    if out and (len(np.unique(at)) != at.size or (memory.claimed[i][at] != -1).any()):
+    before, number = memory.claimed[i][at], [*UPDATES].index(kind)
+    if ((before != -1) & (memory.kind[i][at] != number)).any():
+        raise Reject("two kinds of atomics at one element")
+    if out and (len(np.unique(at)) != at.size or (before != -1).any()):
         raise Reject("what an atomic finds is not determined")
-    before = memory.claimed[i][at]
     if m.claimed_by_others(i, at) and (out or (before >= USED).any()):
-        raise Reject("another program adds to an element whose old value was used")
+        raise Reject("another program updates an element whose old value was used")
     memory.claimed[i][at] = m.number + USED if out else np.where(
         before == -1, m.number, np.where(before % USED == m.number, before, -2))
-    if is_float(t):
-        wide = np.abs(x.astype(np.float64))
-        if (wide != np.round(wide)).any():
-            raise Reject("fractions are added")
-        np.add.at(memory.weight[i], at, wide)
-        before = np.abs(memory.arrays[i][at].astype(np.float64))
-        if not (before + memory.weight[i][at] <= 2.0 ** (nu.MANTISSA[t] - 1)).all():
-            raise Reject("a sum depends on its order")
+    memory.kind[i][at] = number
+    if is_float(t) and kind == "add":
+        _check_sums(memory, i, at, given[0], t)
+    if is_float(t) and kind in ("max", "min") and any(
+            np.isnan(x.astype(np.float64)).any() for x in (given[0], array[at])):
+        raise Reject("a NaN meets a number")
+    with np.errstate(all="ignore"):
+        if len(np.unique(at)) == at.size:
+            array[at] = UPDATES[kind](array[at], *given)
+            return
+        meaning = UPDATES[kind]
+        if isinstance(meaning, np.ufunc):
+            meaning.at(array, at, given[0])
+            return
+        for lane in range(at.size):
+            one = at[lane:lane + 1]
+            array[one] = meaning(array[one], given[0][lane:lane + 1])
+
+
+def _check_sums(memory: Memory, i: int, at: np.ndarray, x: np.ndarray, t: str) -> None:
+    """Reject sums that depend on their order."""
+    wide = np.abs(x.astype(np.float64))
+    if (wide != np.round(wide)).any():
+        raise Reject("fractions are added")
+    np.add.at(memory.weight[i], at, wide)
+    before = np.abs(memory.arrays[i][at].astype(np.float64))
+    if not (before + memory.weight[i][at] <= 2.0 ** (nu.MANTISSA[t] - 1)).all():
+        raise Reject("a sum depends on its order")
 
 
 # -- records --------------------------------------------------------------------------------------
@@ -188,22 +253,20 @@ def read_block(m: Machine, d: Any, at: Any) -> Value:
     return value(np.where(on, _read(m, p, on, d.dtype), fill), d.dtype)
 
 
-def write_block(m: Machine, d: Any, v: Any, at: Any, adds: bool) -> None:
-    """Store to the block of a descriptor at these offsets, or add to it."""
+def write_block(m: Machine, d: Any, v: Any, at: Any, kind: str) -> None:
+    """Store to the block of a descriptor at these offsets, or update it by a kind of atomic."""
     d, place = _record(d, "descriptor"), _integers(at)
     if min(place) < 0 or tile(v).poison.any() or v.dtype.startswith("*"):
         raise Reject("a block that begins before its tensor, or poison")
-    if adds and d.dtype not in ADDED:
-        raise Reject("no such addition")
+    if kind and kind not in atomics_of(d.dtype):
+        raise Reject("no such atomic")
     p, on = _lanes(d, place, tuple(range(len(d.block))))
     x = np.broadcast_to(cast(v.x, v.dtype, d.dtype), d.block)
-    if not adds:
+    if not kind:
         _write(m, p, on, x, v)
         return
     for i, here, where in m.lanes(p, on):
-        _add(m, i, where, x[here], d.dtype, False)
-        with np.errstate(all="ignore"):
-            np.add.at(m.memory.arrays[i], where, x[here])
+        update(m, i, where, [x[here]], d.dtype, kind, False)
 
 
 def write_elements(m: Machine, i: int, at: np.ndarray, x: np.ndarray) -> None:
@@ -221,27 +284,42 @@ def _(m: Machine, d: Any, *at: Any, form: bool) -> Value:
 @op("descriptor_store", lambda d, v, *at, form: f"tl.store_tensor_descriptor({d}, "
     f"[{', '.join(at)}], {v})" if form else f"{d}.store([{', '.join(at)}], {v})")
 def _(m: Machine, d: Any, v: Any, *at: Any, form: bool) -> None:
-    write_block(m, d, v, at, adds=False)
+    write_block(m, d, v, at, "")
 
 
-@op("descriptor_atomic", lambda d, v, *at: f"{d}.atomic_add([{', '.join(at)}], {v})")
-def _(m: Machine, d: Any, v: Any, *at: Any) -> None:
-    write_block(m, d, v, at, adds=True)
+@op("descriptor_atomic",
+    lambda d, v, *at, kind: f"{d}.atomic_{kind}([{', '.join(at)}], {v})")
+def _(m: Machine, d: Any, v: Any, *at: Any, kind: str) -> None:
+    write_block(m, d, v, at, kind)
 
 
-@op("gather", "{0}.gather({1}, {2})")
-def _(m: Machine, d: Any, rows: Any, column: Any) -> Value:
-    d, (column,) = _record(d, "descriptor"), _integers([column])
+def _rows(d: Record, rows: Any, column: int) -> tuple[Value, np.ndarray]:
+    """The pointers of rows of a matrix, and which are inside."""
     if number(rows).x.ndim != 1 or rows.poison.any() or rows.dtype not in nu.INTS or \
             nu.width(rows.dtype) > 32 or len(d.block) != 2 or d.block[0] != 1:
         raise Reject("no rows")
     row = cast(rows.x, rows.dtype, "int32").astype(np.int64)[:, None]
     at = column + np.arange(d.block[1])[None, :]
     on = (row >= 0) & (row < d.extents[0]) & (at >= 0) & (at < d.extents[1])
-    p = value(d.base + row * d.strides[0] + at, "*" + d.dtype,
-              owner=np.full(on.shape, d.owner))
+    return value(d.base + row * d.strides[0] + at, "*" + d.dtype,
+                 owner=np.full(on.shape, d.owner)), on
+
+
+@op("gather", "{0}.gather({1}, {2})")
+def _(m: Machine, d: Any, rows: Any, column: Any) -> Value:
+    d, (column,) = _record(d, "descriptor"), _integers([column])
+    p, on = _rows(d, rows, column)
     fill = constant(float("nan") if d.padding == "nan" else 0, d.dtype)
     return value(np.where(on, _read(m, p, on, d.dtype), fill), d.dtype)
+
+
+@op("scatter", "{0}.scatter({1}, {2}, {3})")
+def _(m: Machine, d: Any, v: Any, rows: Any, column: Any) -> None:
+    d, (column,) = _record(d, "descriptor"), _integers([column])
+    p, on = _rows(d, rows, column)
+    if tile(v).poison.any() or v.dtype.startswith("*") or v.bound is not None:
+        raise Reject("poison, or an approximate value, is scattered")
+    _write(m, p, on, np.broadcast_to(cast(v.x, v.dtype, d.dtype), p.shape), v)
 
 
 def _block_pointer_text(base: str, *rest: str, strides: Any, block: Any) -> str:

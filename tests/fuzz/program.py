@@ -171,6 +171,8 @@ class For:
                 m.env[self.var] = m.index(self.args, i)
             m.block(self.body)
             m.env = {k: v for k, v in m.env.items() if k in before}
+            if m.ends_loop():
+                break
 
     @property
     def args(self) -> tuple[Arg, ...]:
@@ -198,6 +200,8 @@ class While:
         while int(m.scalar(self.counter)) < int(m.scalar(self.limit)):
             m.block(self.body)
             m.env = {k: v for k, v in m.env.items() if k in before}
+            if m.ends_loop():
+                break
             m.env[self.counter] = value(np.int32(int(m.scalar(self.counter)) + 1), "int32")
             rounds += 1
             if rounds > MOST_ROUNDS:
@@ -235,16 +239,18 @@ class If:
 
 
 @dataclass
-class Return:
-    """An early return where `cond` holds."""
+class Leave:
+    """How control leaves where `cond` holds: "return" leaves the program, "break" the loop,
+    "continue" its round."""
 
     cond: Arg
+    how: str = "return"
 
     def lines(self) -> list[str]:
-        return [f"if {self.cond}:", "    return"]
+        return [f"if {self.cond}:", f"    {self.how}"]
 
     def run(self, m: Machine) -> None:
-        m.done = bool(m.scalar(self.cond))
+        m.done = self.how if bool(m.scalar(self.cond)) else ""
 
     @property
     def args(self) -> tuple[Arg, ...]:
@@ -254,7 +260,7 @@ class Return:
         return []
 
 
-Statement = Let | For | While | If | Return
+Statement = Let | For | While | If | Leave
 
 
 def indented(block: Sequence[Statement]) -> list[str]:
@@ -300,7 +306,8 @@ def op(name: str, text: str | Callable[..., str], prelude: str = "") -> Callable
 
 class Memory:
     """The arguments' arrays while a grid runs. reader, writer, claimed: the program that reads,
-    writes or adds to each element, -1 none, -2 several; exact, bound: of approximate ones."""
+    writes or updates each element, -1 none, -2 several; kind: of the atomics that do; exact, bound:
+    of approximate ones."""
 
     def __init__(self, arguments: Sequence[Argument]) -> None:
         self.arrays: list[np.ndarray] = []
@@ -308,6 +315,7 @@ class Memory:
         self.writer: list[np.ndarray] = []
         self.weight: list[np.ndarray] = []  # of what atomics added
         self.claimed: list[np.ndarray] = []
+        self.kind: list[np.ndarray] = []
         self.exact: dict[int, np.ndarray] = {}
         self.bound: dict[int, np.ndarray] = {}
         for a in arguments:
@@ -316,13 +324,13 @@ class Memory:
     def give(self, a: Argument) -> None:
         x = fill(a)
         self.arrays.append(x)
-        for notes in (self.reader, self.writer, self.claimed):
+        for notes in (self.reader, self.writer, self.claimed, self.kind):
             notes.append(np.full(x.shape, -1, np.int64))
         self.weight.append(np.zeros(x.shape))
 
     def copy(self) -> Memory:
         new = Memory.__new__(Memory)
-        for name in ("arrays", "reader", "writer", "weight", "claimed"):
+        for name in ("arrays", "reader", "writer", "weight", "claimed", "kind"):
             setattr(new, name, [x.copy() for x in getattr(self, name)])
         new.exact = {k: v.copy() for k, v in self.exact.items()}
         new.bound = {k: v.copy() for k, v in self.bound.items()}
@@ -336,7 +344,7 @@ class Machine:
                  arguments: Sequence[Argument]) -> None:
         self.program, self.grid, self.memory = program, grid, memory
         self.number = program[0] + grid[0] * program[1]
-        self.done = False
+        self.done = ""  # how control has left the statements that follow
         self.env: dict[str, Any] = {}
         self.given: dict[str, Any] = {}
         self.types: dict[str, Any] = {}
@@ -387,6 +395,13 @@ class Machine:
         for s in statements:
             if not self.done:
                 s.run(self)
+
+    def ends_loop(self) -> bool:
+        """Whether the round that has run is the loop's last, and what has left it ends here."""
+        left = self.done
+        if left != "return":
+            self.done = ""
+        return left in ("return", "break")
 
     # -- memory
     def lanes(self, p: Value, mask: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:

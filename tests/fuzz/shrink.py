@@ -10,23 +10,26 @@ from dataclasses import replace
 from typing import Any
 
 from tests.fuzz.numerics import Reject
-from tests.fuzz.program import For, If, Let, Program, Statement, While, walk
+from tests.fuzz.program import For, If, Leave, Let, Program, Statement, While, walk
 
-EFFECTS = ("store", "atomic_add", "block_store", "descriptor_store", "descriptor_atomic")
+EFFECTS = ("store", "atomic", "block_store", "descriptor_store", "descriptor_atomic", "scatter")
 
 
-def prune(block: list[Statement], known: set[str]) -> list[Statement]:
-    """Without statements that use what nothing defines."""
+def prune(block: list[Statement], known: set[str], looping: bool = False) -> list[Statement]:
+    """Without statements that use what nothing defines, or leave a loop that is not there."""
     out: list[Statement] = []
     known = set(known)
     for s in block:
         if any(isinstance(a, str) and a not in known for a in s.args):
             continue
+        if isinstance(s, Leave) and s.how != "return" and not looping:
+            continue
         inner = known | ({s.var} if isinstance(s, For) else set())
         if isinstance(s, (For, While)):
-            s = replace(s, body=prune(s.body, inner))
+            s = replace(s, body=prune(s.body, inner, True))
         elif isinstance(s, If):
-            s = replace(s, then=prune(s.then, inner), other=prune(s.other, inner))
+            s = replace(s, then=prune(s.then, inner, looping),
+                        other=prune(s.other, inner, looping))
         elif isinstance(s, Let):
             known |= set(s.names)
         out.append(s)
@@ -154,7 +157,7 @@ def _operands(program: Program) -> Iterator[Program]:
         if not isinstance(s, Let):
             continue
         for i, a in enumerate(s.args):
-            if s.op in ("load", "store", "atomic_add") and i > 0 and isinstance(a, str) and \
+            if s.op in ("load", "store", "atomic") and i > 0 and isinstance(a, str) and \
                     (s.op, i) != ("store", 1):
                 args = (*s.args[:i], *([None] * (len(s.args) - i)))
                 yield replace(program, body=edited(

@@ -65,9 +65,9 @@ def test_large(first: int) -> None:
 # -- the language enters it -----------------------------------------------------------------------
 
 TYPES_AND_VALUES = {
-    "PropagateNan", "block_pointer", "block_type", "builtin", "const", "constexpr", "core",
-    "dtype", "extra", "math", "pi32_t", "pointer_type", "random", "tensor",
-    "tensor_descriptor", "void"}
+    "PropagateNan", "block_pointer", "block_type", "builtin", "const", "constexpr",
+    "constexpr_function", "core", "dtype", "extra", "math", "pi32_t", "pointer_type", "random",
+    "standard", "tensor", "tensor_descriptor", "tuple", "void"}
 EXEMPT = TYPES_AND_VALUES | {
     "device_print": "prints, and changes no value; tests/language",
     "static_print": "prints while compiling; tests/language"}.keys()

@@ -97,6 +97,29 @@ def test_a_reduction_of_poison_is_poison():
     assert o[0] == 28
 
 
+def test_what_a_scan_combines_with_poison_is_poison():
+    def body(reverse, first, last):
+        return LOAD + f"""
+            %s = tile.scan(%a) {{axis = 0, reverse = {reverse}}} {{
+            ^(%p: f32, %q: f32):
+                %r = tile.add(%p, %q) : f32
+                scf.yield(%r)
+            }} : tensor<8xf32>
+            %low = tile.constant() {{value = {first}}} : tensor<8xi32>
+            %high = tile.constant() {{value = {last}}} : tensor<8xi32>
+            %from = tile.cmp(%offs, %low) {{predicate = "ge"}} : tensor<8xi1>
+            %to = tile.cmp(%offs, %high) {{predicate = "le"}} : tensor<8xi1>
+            %keep = tile.and(%from, %to) : tensor<8xi1>
+            tile.store(%op, %s, %keep)
+        """
+    out = np.zeros(8, np.float32)
+    launch(PARAMS, body("false", 0, 4), [np.arange(5, dtype=np.float32), out, 5])
+    assert out.tolist() == [0, 1, 3, 6, 10, 0, 0, 0]
+    for reverse, first in (("false", 5), ("true", 0), ("true", 4)):
+        error = fails(PARAMS, body(reverse, first, first), [np.arange(5, dtype=np.float32), out, 5])
+        assert "the value is poison in 1 element" in error.message
+
+
 def test_a_defined_false_decides_an_and():
     head = LOAD + """
         %z = tile.constant() {value = 2.0} : tensor<8xf32>

@@ -33,8 +33,8 @@ def test_a_reduction_across_warps_keeps_one_value_a_warp() -> None:
 
 def test_reduce_plan_lists_members_by_coordinate() -> None:
     plan = reduce_plan(Tensor((8, 96), i32, ROWS), 1)
-    assert plan.lanes == (0, 1, 2) and plan.warps == ()
-    assert plan.members == (tuple(range(12)),) and plan.elements == 8
+    assert plan.lanes == (0, 1, 2) and plan.partials.warps == ()
+    assert plan.members == (tuple(range(12)),) and plan.partials.elements == 8
 
 
 @pytest.mark.parametrize("shape", [(4, 16, 5), (8, 6, 12), (2, 8, 3), (16, 10, 7), (64, 17, 4)])
@@ -47,13 +47,13 @@ def test_reduce_plan_gives_every_result_one_place(shape, axis, layout) -> None:
     places: dict[tuple[int, ...], int] = {}
     for thread in range(64):
         at = 0
-        for bit, place in enumerate(plan.thread_places):
+        for bit, place in enumerate(plan.partials.thread_places):
             at ^= place if thread >> bit & 1 else 0
-        for registers, base in zip(plan.members, plan.places, strict=True):
+        for registers, base in zip(plan.members, plan.partials.places, strict=True):
             result = list(frag.coords(registers[0], thread % 32, thread // 32))
             del result[axis]
             assert places.setdefault(tuple(result), base + at) == base + at
-    assert sorted(places.values()) == list(range(plan.elements))
+    assert sorted(places.values()) == list(range(plan.partials.elements))
 
 
 @pytest.mark.parametrize("other", [Blocked((4, 1), (8, 4), (1, 2), (0, 1)),

@@ -181,7 +181,7 @@ CASES: dict[Callable[[Module], None], str] = {
     argument_layout_at_tile_level: "block argument %x: tensor<8xf32, blocked",
     unknown_attribute: "there is no attribute `stop`",
     no_layout_at_gpu_level: "layout at level gpu",
-    effect_in_reduce: "a reduce's region must be pure",
+    effect_in_reduce: "the region of a reduce or scan must be pure",
 }
 
 
@@ -217,6 +217,57 @@ def test_select_condition_needs_the_shape_of_the_arms() -> None:
     c, x = block.args
     with pytest.raises(IRError, match="condition is i1, expected tensor<4xi1>"):
         ops.Select(c, x, x)
+
+
+@pytest.mark.parametrize(("layout", "message"), [
+    ("#a", "operands differ in layout: tensor<512xi32, blocked.*> and tensor<512xi32, linear"),
+    ("#b", "")])
+def test_operands_that_are_combined_lie_in_one_layout(layout: str, message: str) -> None:
+    """Layouts that only print differently are one."""
+    text = f"#a = {LAYOUT}\n#c = linear<{{register = [[1], [2]], lane = [[4], [8], [16], [32], " \
+        "[64]], warp = [[256], [128]]}>\n#b = linear<{register = [[1], [2]], lane = [[4], [8], " \
+        "[16], [32], [64]], warp = [[128], [256]]}>\n" + f"""
+        module attributes {{level = "gpu", num_warps = 4}} {{
+          func @k(%n: i32) {{
+            %x = tile.splat(%n) : tensor<512xi32, #a>
+            %y = tile.splat(%n) : tensor<512xi32, {layout.replace("#a", "#c")}>
+            %s, %t = tile.scan(%x, %y) {{axis = 0}} {{ ^(%a: i32, %b: i32, %c: i32, %d: i32):
+              scf.yield(%c, %d)
+            }} : tensor<512xi32, #a>, tensor<512xi32, {layout.replace("#a", "#c")}>
+            func.return()
+          }}
+        }}"""
+    module = parse(text)
+    if message:
+        with pytest.raises(IRError, match=message):
+            verify(module)
+    else:
+        verify(module)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("%s = tile.scan(%x) {axis = 1} { ^(%a: i32, %b: i32): scf.yield(%a) } : tensor<8xi32>",
+     r"tile.scan: axis 1 is not in 0..0"),
+    ("%s = tile.scan(%x) {axis = 0} { ^(%a: i32, %b: i32): scf.yield(%a) } : i32",
+     r"result type is i32, expected tensor<8xi32>"),
+    ("%s, %t = tile.scan(%x, %y) {axis = 0} { ^(%a: i32, %b: i32, %c: i32, %d: i32):\n"
+     "scf.yield(%a, %b) } : tensor<8xi32>, tensor<4xi32>", r"operands differ in shape: \(8,\) and"),
+    ("%s = tile.scan(%x) {axis = 0} { ^(%a: i32): scf.yield(%a) } : tensor<8xi32>",
+     r"region takes \(i32\) and yields \(i32\), expected twice and once \(i32\)"),
+    ("%s = tile.scan(%x) {axis = 0, reverse = 1} { ^(%a: i32, %b: i32): scf.yield(%a) } : "
+     "tensor<8xi32>", "attribute `reverse` is 1, expected true or false"),
+    ("%s = tile.gather(%x, %y) {axis = 1} : tensor<4xi32>", "tile.gather: axis 1 is not in 0..0"),
+    ("%s = tile.gather(%x, %y) {axis = 0} : tensor<8xi32>",
+     "result type is tensor<8xi32>, expected tensor<4xi32>"),
+    ("%f = tile.cast(%y) : tensor<4xf32>\n%s = tile.gather(%x, %f) {axis = 0} : tensor<4xi32>",
+     "index is tensor<4xf32>, expected integers"),
+    ("%e = tile.expand_dims(%y) {axis = 0} : tensor<1x4xi32>\n"
+     "%s = tile.gather(%x, %e) {axis = 0} : tensor<1x4xi32>", "expected tiles of one rank")])
+def test_what_is_no_scan_and_no_gather(text: str, message: str) -> None:
+    with pytest.raises(IRError, match=message):
+        parse("module { func @k() {\n%x = tile.arange() {start = 0, end = 8} : tensor<8xi32>\n"
+              f"%y = tile.arange() {{start = 0, end = 4}} : tensor<4xi32>\n{text}\n"
+              "func.return() } }")
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if "tools" not in p.parts],

@@ -154,6 +154,67 @@ def test_atomic_add(dtype, rng):
 
 
 @tilec.jit
+def combine(dst, m, n, values, KIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """Every program combines the same block with the tensor, partly outside."""
+    d = tl.make_tensor_descriptor(dst, (m, n), (n, 1), (BM, BN))
+    block = tl.make_tensor_descriptor(values, (BM, BN), (BN, 1), (BM, BN)).load((0, 0))
+    if KIND == "max":
+        d.atomic_max((m - 2, -1), block)
+    elif KIND == "min":
+        d.atomic_min((m - 2, -1), block)
+    elif KIND == "and":
+        d.atomic_and((m - 2, -1), block)
+    elif KIND == "or":
+        d.atomic_or((m - 2, -1), block)
+    else:
+        if tl.program_id(0) < 3:
+            d.atomic_xor((m - 2, -1), block)
+
+
+COMBINED = {"max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or,
+            "xor": np.bitwise_xor}
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [
+    (kind, dtype) for kind in COMBINED for dtype in (np.int32, np.uint32, np.int64, np.uint64,
+                                                     np.float16, ml_dtypes.bfloat16, np.float32)
+    if kind in ("max", "min") or np.dtype(dtype).kind in "iu"])
+def test_atomics(kind, dtype, rng):
+    dst, values = drawn(rng, (5, 7), dtype), drawn(rng, (4, 4), dtype)
+    if np.dtype(dtype).kind != "u":
+        dst, values = dst - dst.dtype.type(50), values - values.dtype.type(50)
+    want, (whole, part) = dst.copy(), clipped((5, 7), (3, -1), (4, 4))
+    want[whole] = COMBINED[kind](want[whole], values[part])
+    kernel = combine.warmup(dst, 5, 7, values, KIND=kind, BM=4, BN=4, grid=(4,), num_warps=1)
+    for level in LEVELS:
+        out = dst.copy()
+        kernel.run([out, 5, 7, values], 4, level=level)
+        np.testing.assert_array_equal(out, want, err_msg=level)
+
+
+@tilec.jit
+def put(dst, rows, src, m, n, y, R: tl.constexpr, B: tl.constexpr):
+    d = tl.make_tensor_descriptor(dst, [m, n], [n, 1], [1, B])
+    x = tl.load(src + tl.arange(0, R)[:, None] * B + tl.arange(0, B)[None, :])
+    d.scatter(x, tl.load(rows + tl.arange(0, R)), y)
+
+
+@pytest.mark.parametrize("y", [0, 5, -3])
+def test_scatter(y, rng):
+    src, dst = drawn(rng, (8, 8), np.float32), drawn(rng, (7, 11), np.float16)
+    rows, want = np.array([5, 0, -1, 2, 7, 6, 1, 3], np.int32), dst.copy()
+    for i, row in enumerate(rows.tolist()):
+        for j in range(8):
+            if 0 <= row < 7 and 0 <= y + j < 11:
+                want[row, y + j] = src[i, j]
+    kernel = put.warmup(dst, rows, src, 7, 11, y, R=8, B=8, grid=(1,), num_warps=1)
+    for level in LEVELS:
+        out = dst.copy()
+        kernel.run([out, rows, src, 7, 11, y], 1, level=level)
+        np.testing.assert_array_equal(out, want, err_msg=level)
+
+
+@tilec.jit
 def pick(src, rows, dst, m, n, y, R: tl.constexpr, B: tl.constexpr):
     d = tl.make_tensor_descriptor(src, [m, n], [n, 1], [1, B], padding_option="nan")
     x = d.gather(tl.load(rows + tl.arange(0, R)), y)
@@ -302,8 +363,14 @@ REFUSED = {
     "d.load()": "tl.tensor_descriptor.load(self, offsets)",
     "d.store([0, 0], tl.zeros((8, 4), tl.int8))": "block and value",
     "d.store([0, 0], tl.zeros((2, 8, 8), tl.int8))": "the blocks are [8, 8]",
-    "d.atomic_add([0, 0], 1)": "no atomic addition of int8",
+    "d.atomic_add([0, 0], 1)": "no atomic add of int8",
     "d.gather(tl.arange(0, 8), 0)": "expected one row",
+    "d.atomic_max([0, 0], 1)": "no atomic max of int8",
+    "d.atomic_xor([0, 0], 1.5)": "use int32, uint32, int64 or uint64",
+    "d.scatter(1, tl.arange(0, 8), 0)": "expected one row",
+    "tl.make_tensor_descriptor(x, [n, n], [n, 1], [1, 8]).scatter(1, n, 0)": "x_offsets is int32",
+    "tl.make_tensor_descriptor(c, [n, n], [n, 1], [1, 8]).scatter(1, tl.arange(0, 4), 0)":
+        "cannot write through",
     "tl.make_tensor_descriptor(x, [n, n], [n, 1], [1, 8]).gather(n, 0)": "x_offsets is int32",
     "tl.make_tensor_descriptor(c, [n], [1], [8]).store([0], 1)": "cannot write through",
     "tl.load_tensor_descriptor(x, [0])": "expected a tensor descriptor",

@@ -55,6 +55,52 @@ def test_atomic_add(dtype, same, rng):
 
 
 @tilec.jit
+def combined(x, out, KIND: tl.constexpr):
+    """Each program combines its block of x with one block of out."""
+    buffer, ready = tlg.alloc_shared(x.block_shape, x.dtype), tlg.mbarrier()
+    tlg.barrier()
+    ready.expect(buffer.nbytes)
+    tlg.tma.load(x, [tl.program_id(0) * x.block_shape[0], 0], buffer, ready)
+    ready.wait(0)
+    if KIND == "max":
+        tlg.tma.atomic_max(out, [0, 0], buffer)
+    elif KIND == "min":
+        tlg.tma.atomic_min(out, [0, 0], buffer)
+    elif KIND == "and":
+        tlg.tma.atomic_and(out, [0, 0], buffer)
+    elif KIND == "or":
+        tlg.tma.atomic_or(out, [0, 0], buffer)
+    else:
+        tlg.tma.atomic_xor(out, [0, 0], buffer)
+    tlg.tma.store_commit()
+    tlg.tma.store_wait(read=True)
+
+
+KINDS = {"max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or,
+         "xor": np.bitwise_xor}
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [
+    *((k, t) for k in KINDS for t in (np.int32, np.uint32, np.uint64)),
+    *((k, t) for k in ("max", "min") for t in (np.float16, ml_dtypes.bfloat16)),
+    *((k, np.int64) for k in ("and", "or", "xor"))])
+def test_atomics(kind, dtype, rng):
+    low = -99 if np.dtype(dtype).kind != "u" else 0
+    x, begin = (rng.integers(low, 99, (64, 32)).astype(dtype) for _ in range(2))
+    want = begin.copy()
+    for block in x.reshape(4, 16, 32):
+        want[:16] = KINDS[kind](want[:16], block)
+    out = np.empty_like(begin)
+    args = [describe(x, (16, 32)), describe(out, (16, 32))]
+    kernel = combined.warmup(*args, KIND=kind, grid=(4,), **HOPPER)
+    for level in LEVELS:
+        out[...] = begin
+        kernel.run([*args], 4, level=level, seed=3)
+        np.testing.assert_array_equal(out, want, level)
+    assert f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{kind}" in kernel.asm["ptx"]
+
+
+@tilec.jit
 def mixed(out):
     """Of two programs one stores where the other adds."""
     buffer = tlg.alloc_shared(out.block_shape, out.dtype)
@@ -142,7 +188,7 @@ def test_rows(rng):
 
 
 @tilec.jit
-def wrong(a, b, c, HOW: tl.constexpr):
+def wrong(a, b, c, d, HOW: tl.constexpr):
     """Each way of HOW is one mistake, marked by a comment."""
     block = tlg.alloc_shared((64, 64), a.dtype)
     bar = tlg.mbarrier()
@@ -150,6 +196,10 @@ def wrong(a, b, c, HOW: tl.constexpr):
         tlg.tma.atomic_add(a, [0, 0], block)  # bytes
     if HOW == "double":
         tlg.tma.atomic_add(c, [0, 0], tlg.alloc_shared((8, 16), tl.float64))  # double
+    if HOW == "signed":
+        tlg.tma.atomic_max(d, [0, 0], tlg.alloc_shared((8, 16), tl.int64))  # signed
+    if HOW == "floats":
+        tlg.tma.atomic_or(b, [0, 0], tlg.alloc_shared((1, 64), tl.float32))  # floats
     if HOW == "extents":
         tlg.tma.load(b, [0, 0], tlg.alloc_shared((32,), tl.float32), bar)  # extents
     if HOW == "flat":
@@ -162,8 +212,10 @@ def wrong(a, b, c, HOW: tl.constexpr):
 
 
 SAID = {
-    "bytes": "tlg.tma.atomic_add: there is no atomic addition of int8",
-    "double": "tlg.tma.atomic_add: TMA adds no fp64",
+    "bytes": "tlg.tma.atomic_add: there is no atomic add of int8",
+    "double": "tlg.tma.atomic_add: TMA has no add of fp64",
+    "signed": "tlg.tma.atomic_max: TMA has no max of int64",
+    "floats": "tlg.tma.atomic_or: there is no atomic or of fp32",
     "extents": "tlg.tma.load: cannot copy blocks of [1, 64] with a fp32[32] buffer",
     "flat": "tlg.tma.load: cannot copy blocks of [64, 64] with a int8[64] buffer",
     "turned": "tlg.tma.load: TMA copies no tiles to or from a buffer with the layout",
@@ -174,7 +226,8 @@ SAID = {
 @pytest.mark.parametrize("how", SAID)
 def test_mistakes(how):
     a, b, c = np.zeros((64, 64), np.int8), np.zeros((4, 64), np.float32), np.zeros((8, 16))
-    args = describe(a, (64, 64)), describe(b, (1, 64)), describe(c, (8, 16))
+    args = (describe(a, (64, 64)), describe(b, (1, 64)), describe(c, (8, 16)),
+            describe(c.astype(np.int64), (8, 16)))
     with pytest.raises(CompilationError) as caught:
         wrong.warmup(*args, HOW=how, grid=(1,), **HOPPER)
     assert SAID[how] in str(caught.value) and f"# {how}" in str(caught.value)

@@ -119,6 +119,8 @@ def test_cast_spellings():
         for spelling in ("float16", "fp16", np.float16, np.dtype("f2"), tl.constexpr(tl.float16)):
             assert x.to(spelling).dtype == tl.float16
         assert x.cast(BF16).dtype == tl.bfloat16
+        # Where nothing is converted, there is nothing to round, as in a kernel for any dtype.
+        assert x.to(tl.float32, fp_downcast_rounding="rtne").handle is x.handle
 
 
 def test_casts_refused():

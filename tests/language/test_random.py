@@ -85,6 +85,7 @@ def of_a_seed(seed, first, out, N: tl.constexpr):
 
 @pytest.mark.parametrize(("seed", "first", "n"), [
     (5, 0, 12), (-3, 2**31 - 7, 64), (2**63 + 12345678901, 2**40 + 1, 96), (2**40, -20, 7)])
+@pytest.mark.sample(2)
 def test_seeds_and_offsets_of_any_width(seed: int, first: int, n: int) -> None:
     """An offset of 32 bits wraps; a seed has a sign."""
     mask, key = 2**32 - 1, seed % 2**64
@@ -199,6 +200,7 @@ def normals(u: np.ndarray, v: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray]
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("seed", "n"), [(7, 100), (2**50 + 3, 1024)])
+@pytest.mark.sample(4)
 def test_uniform_and_normal_numbers(seed: int, n: int, level: str) -> None:
     got = [np.full((5, n), np.nan, np.float32) for _ in range(2)]
     made = numbers.warmup(seed, 1000, *got, grid=(1,), N=n, target="sm_90a")

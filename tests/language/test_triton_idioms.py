@@ -105,7 +105,7 @@ def test_the_power_of_2_of_what_is_not_known():
     def k(out, n):
         tl.store(out, tilec.next_power_of_2(n))
 
-    with pytest.raises(tilec.CompilationError, match="compile-time integers only, found") as e:
+    with pytest.raises(tilec.CompilationError, match="at compile time only, found") as e:
         k[1](np.zeros(1, np.int32), 5)
     assert e.value.loc.file == __file__ and "tl.constexpr" in e.value.advice
 
@@ -119,3 +119,84 @@ def test_names_that_are_no_parameters_are_noted(capsys):
     out = np.zeros(1, np.int32)
     k[1](out, 1)
     assert out[0] == 1
+
+
+@tilec.jit
+def doubled(x):
+    return x * 2
+
+
+@tilec.jit
+def idle(x_ptr, out, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    from_here = x_ptr + at * n
+    tl.multiple_of(from_here, 16)
+    tl.max_constancy(tl.multiple_of(n, 4), 1)
+    x = tl.load(from_here)
+    if BLOCK > 4:
+        n % 3
+    x.to(tl.float16)
+    doubled(x)
+    n == 4  # noqa: B015
+    x  # noqa: B018
+    "a text"
+    tl.static_assert(BLOCK == 8)
+    tl.multiple_of(at + 1, 1)
+    x = doubled(x)
+    tl.store(out + at, x, mask=at < n)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_statements_without_effect_change_nothing(level, rng):
+    x, out = rng.random(64, np.float32), np.full(8, -1, np.float32)
+    with knobs.scope(run=level):
+        idle[1](x, out, 4, BLOCK=8)
+    assert np.array_equal(out, np.where(np.arange(8) < 4, 2 * x[::4][:8], -1))
+
+
+def test_statements_without_effect_are_remarks(capfd):
+    with knobs.scope(remarks="1"):
+        kernel = tilec.compile(idle, {"x_ptr": "*fp32", "out": "*fp32", "n": "i32"}, {"BLOCK": 8})
+    first = idle.first_line + 8
+    lines = [int(line.split(":")[1]) for line in capfd.readouterr().err.splitlines()
+             if "statement: this has no effect" in line]
+    assert lines == [first, *range(first + 1, first + 5), first + 7]
+    text = kernel.asm["tile"]
+    assert "{divisibility = [16]}" in text and "{divisibility = [4]}" in text
+
+
+def test_a_hint_as_a_statement_is_checked():
+    out = np.zeros(8, np.float32)
+    with pytest.raises(tilec.InterpreterError, match="multiple") as e:
+        idle[1](np.zeros(65, np.float32), out, 3, BLOCK=8)
+    assert e.value.loc.line == idle.first_line + 4
+
+
+@tilec.jit
+def promised(x_ptr, out, n, flag):
+    rows = x_ptr + n
+    for i in range(2):
+        if i == flag:
+            tl.multiple_of(rows, 8)
+        tl.store(out + i, tl.load(rows + i))
+        rows += 2
+    tl.store(out + 2, tl.load(rows))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_hints_as_statements_in_branches_and_loops(level, rng):
+    x, out = rng.random(64, np.float32), np.full(3, -1, np.float32)
+    with knobs.scope(run=level):
+        promised[1](x, out, 6, 1)
+    assert np.array_equal(out, [x[6], x[9], x[10]])
+
+
+def test_a_limit_of_256_registers():
+    kernel = tilec.compile(doubled_all, {"x_ptr": "*fp32"}, target="sm_90a", maxnreg=256)
+    assert kernel.n_regs <= 255
+
+
+@tilec.jit
+def doubled_all(x_ptr):
+    at = x_ptr + tl.arange(0, 128)
+    tl.store(at, doubled(tl.load(at)))

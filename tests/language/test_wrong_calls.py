@@ -32,7 +32,7 @@ def helper(a, b):
 def k(x, n, B: tl.constexpr):
     value = {call}
 """
-MODULES = {"math", "extra", "core", "random"}
+MODULES = {"math", "extra", "core", "random", "standard"}
 
 
 def functions() -> list[str]:

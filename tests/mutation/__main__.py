@@ -2,6 +2,7 @@
 
     python -m tests.mutation                 all mutants; the tests that reach them are found first
     python -m tests.mutation --resume        those that an interrupted run left, with what it found
+    python -m tests.mutation --reach         what reaches them is found anew; results are kept
     python -m tests.mutation --only axis     those whose name holds a text
     python -m tests.mutation --report        the table of docs/testing.md from the last results
 
@@ -118,6 +119,15 @@ class Reach:
         return cls({mutant.name: sorted(reached[number] & seconds.keys(), key=lambda t: seconds[t])
                     for number, mutant in enumerate(mutants)}, seconds)
 
+    def renewed(self) -> Reach:
+        """Of an earlier run, without the tests that are gone since."""
+        with tempfile.TemporaryDirectory() as name:
+            copy_tree(Path(name))
+            _, printed = pytest_in(Path(name), ["--collect-only"], 600)
+        there = set(printed.splitlines())
+        return Reach({name: [t for t in tests if t in there] for name, tests in self.tests.items()},
+                     {t: s for t, s in self.seconds.items() if t in there})
+
     def batches(self, mutant: Mutant, most: float) -> list[list[str]]:
         """The tests that reach it: the nearest and shortest, more, and all, or what takes `most`
         seconds; if there are none, whatever there is ([])."""
@@ -216,6 +226,8 @@ def main() -> int:
                         help="of the tests that reach a mutant, those that take so long in all")
     parser.add_argument("--resume", action="store_true",
                         help="go on with a run that was interrupted")
+    parser.add_argument("--reach", action="store_true",
+                        help="only find anew which tests reach which mutant")
     parser.add_argument("--into", type=Path, default=Path(__file__).parent,
                         help="the folder of results.json and reach.json")
     parser.add_argument("--report", action="store_true", help="print the last results")
@@ -224,8 +236,12 @@ def main() -> int:
     results = json.loads(file.read_text()) if file.exists() else {}
     if not given.report:
         mutants = [m for m in MUTANTS if given.only in m.name]
+        if given.reach:
+            reach = Reach.measured(MUTANTS, given.jobs, given.tests)
+            reach_file.write_text(json.dumps(vars(reach)))
+            return 0
         if given.resume and reach_file.exists():
-            reach = Reach(**json.loads(reach_file.read_text()))
+            reach = Reach(**json.loads(reach_file.read_text())).renewed()
             mutants = [m for m in mutants if m.name in reach.tests and m.name not in results]
         else:
             results = {} if not given.only else results

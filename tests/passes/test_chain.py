@@ -229,6 +229,7 @@ def test_rounds_of_a_loop_in_a_loop(lo, hi, stages, rng) -> None:
 
 
 @pytest.mark.parametrize(("warps", "blocks"), [(4, (64, 64)), (8, (128, 16)), (8, (64, 64))])
+@pytest.mark.sample(1)
 def test_transposed_second_operand(warps, blocks, rng) -> None:
     made, args, out, want = linear_case(rng, 130, 160, 0, 160, 2, True, warps, blocks)
     for level in LEVELS:
@@ -301,6 +302,7 @@ def unusual(q, k, v, out, n, KIND: tl.constexpr):
 
 @pytest.mark.parametrize("kind", ["needs the second", "same block", "also by threads",
                                   "loop inside", "hands on"])
+@pytest.mark.sample(3)
 def test_other_loops(kind, rng) -> None:
     """All numbers are whole and small, so that results are exact at every level and depth."""
     q, k, v = (rng.integers(-1, 2, (n, 64)).astype(np.float16) for n in (64, 100, 100))

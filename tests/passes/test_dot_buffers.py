@@ -55,7 +55,7 @@ def by_wgmma(config: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("config", [pytest.param(c, id=shown(c)) for c in covering(FACTORS)])
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 def test_products(config: dict[str, Any]) -> None:
     check(config)
     p = product(config, np.random.default_rng(zlib.crc32(shown(config).encode())))
@@ -68,7 +68,7 @@ def test_products(config: dict[str, Any]) -> None:
 # ---- stages
 @pytest.mark.parametrize("kind", ["f16", "bf16", *NARROW])
 @pytest.mark.parametrize("steps", [1, 2, 7])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_stages_change_no_bit(kind: str, steps: int, rng) -> None:
     p = product({"kind": kind, "block": (64, 32, 32), "a": "rows", "b": "columns",
                  "edges": "aligned", "steps": steps}, rng)
@@ -179,6 +179,7 @@ def persistent(a_ptr, b_ptr, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr,
 
 
 @pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.sample(1)
 def test_persistent_loops(flat: bool, rng) -> None:
     m, n, k = 80, 48, 80
     a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((m, k), (k, n)))

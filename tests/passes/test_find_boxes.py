@@ -175,6 +175,7 @@ def persistent(a_ptr, b_ptr, c_ptr, M, N, K, sa, sb, sc, BM: tl.constexpr, BN: t
 
 
 @pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.sample(1)
 def test_persistent_loops(flat: bool, rng) -> None:
     m, n, k = 144, 96, 80
     a, b = operand(rng, (m, k), "f16"), operand(rng, (k, n), "f16")
@@ -233,6 +234,7 @@ def batched(a_ptr, b_ptr, c_ptr, M, K, sa, sam, sc, BM: tl.constexpr, BK: tl.con
 
 
 @pytest.mark.parametrize("back", [False, True])
+@pytest.mark.sample(1)
 def test_batches(back: bool, rng) -> None:
     """Whose stride is a parameter, or the rows' number times theirs; blocks of rows backwards."""
     n, m, k = 3, 80, 48

@@ -19,6 +19,7 @@ from tilec.codegen.lower import to_llir
 from tilec.passes.allocate_shared import AllocateShared
 from tilec.passes.global_accesses import Access
 from tilec.passes.insert_barriers import InsertBarriers
+from tilec.passes.shared_accesses import Place
 
 N = 128
 SEEDS = range(6)
@@ -238,6 +239,30 @@ def window_in_place(p, o, N: tl.constexpr):
 def test_the_next_round_comes_to_elements_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same pointers in one round are one thread's; in the next they are others."""
     test_program_order(window_in_place, monkeypatch)
+
+
+@tilec.jit
+def window_that_jumps(p, o, N: tl.constexpr):
+    """As above, from a number that is computed in the round."""
+    i = tl.arange(0, N)
+    for k in range(9):
+        at = k * 7 % 4 * 32 + i
+        x = tl.load(p + at, mask=at < N, other=0)
+        tl.store(p + at, x * 2 + k, mask=at < N)
+
+
+def test_the_next_round_comes_to_elements_that_nobody_foresees(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    test_program_order(window_that_jumps, monkeypatch)
+
+
+def test_slots_before_a_loop_are_those_of_its_first_round() -> None:
+    """So a slot that moves with the rounds is told from them there; after the loop none is."""
+    before = [Place(0, 96, stages=3, stage=n) for n in range(3)]
+    moving = Place(0, 96, stages=3, stage=1, moving=True)
+    assert [p.entering().meets(moving) for p in before] == [False, True, False]
+    assert [p.entering().leaving().meets(p) for p in before] == [True] * 3
+    assert [p.entering().one_later().meets(moving) for p in before] == [False, False, True]
 
 
 @tilec.jit

@@ -101,6 +101,7 @@ def test_rounds_of_a_loop_in_a_loop(lo, hi, stages, rng) -> None:
 
 
 @pytest.mark.parametrize(("n", "registers"), [(3, 0), (100, 0), (100, 96)])
+@pytest.mark.sample(2)
 def test_a_block_read_in_both_stages(n, registers, rng) -> None:
     """Rings of different depth, and what pointers read a round ahead; with few registers nothing
     else runs ahead but copies."""
@@ -130,6 +131,7 @@ def test_what_is_dropped_is_missed(rng) -> None:
 
 
 @pytest.mark.parametrize(("causal", "d"), [(True, 128), (True, 64), (False, 64)])
+@pytest.mark.sample(1)
 def test_what_ptxas_makes_of_it(causal, d) -> None:
     """No spills, nothing serialised; threads compute while the second product of a round runs."""
     made = compiled(d, CAUSAL=causal, WS=True)

@@ -133,7 +133,7 @@ def test_atomics_and_scalars():
     np.testing.assert_array_equal(out, np.append(np.bincount(x, minlength=50), 5))
     x[200], out[:] = 51, 0
     message = failing(count, "atomic", lambda: count[(2,)](x, out, 50, BLOCK=128))
-    assert message == "program (1, 0, 0) adds to o_ptr, 1 element past its end (51 elements)"
+    assert message == "program (1, 0, 0) updates o_ptr, 1 element past its end (51 elements)"
     x[200] = 0
     failing(count, "scalar", lambda: count[(2,)](x, out, 51, BLOCK=128))
 

@@ -46,9 +46,11 @@ def test_every_number_is_in_its_range(sign: str, rng) -> None:
 
 
 def test_indices() -> None:
-    ranges = of_texts(["index(0, $0, 64)", "index(p0, $0, n0)", "index(4, 2, 1)", "t0 * -1 + n2"])
+    ranges = of_texts(["index(0, $0, 64)", "index(p0, $0, n0)", "index(4, 2, 1)", "t0 * -1 + n2",
+                        "index(5, $0, 4)", "index(5, $0 - 2, 4)"])
     found = ranges({0: 130}, (4, 1, 5))
-    assert found == [Range(0, 128), Range(0, 129), Range(4, 4), Range(-123, 5)]
+    assert found == [Range(0, 128), Range(0, 129), Range(4, 4), Range(-123, 5), Range(5, 129),
+                     Range(5, 125)]
 
 
 def test_programs_in_groups() -> None:

@@ -4,6 +4,7 @@ values; what only looks wrong is not."""
 from __future__ import annotations
 
 import re
+import traceback
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.runtime.support import from_text
 from tilec import compiler, knobs
 from tilec.ir import ops
 from tilec.ir.parser import parse
+from tilec.passes.async_dots import AsyncDots
 from tilec.passes.base import Pass
 from tilec.passes.canonicalize import Canonicalize
 from tilec.passes.coalesce import Coalesce
@@ -126,6 +128,18 @@ def test_a_wait_that_is_too_short_is_named(monkeypatch):
     plant(monkeypatch, Pipeline, wait_for_less)
     with pytest.raises(Miscompiled, match="may still be copying"):
         compiled(PRODUCT, DOTS, {"N": 64}, target="sm_80")
+
+
+def test_a_product_that_is_waited_for_too_late_is_named(monkeypatch):
+    """Seen in loops alone that are longer than a pipeline: the first input has such."""
+    def wait(module):
+        first(module, ops.WgmmaWait, lambda op: op.pending == 1).pending = 2
+
+    plant(monkeypatch, AsyncDots, wait)
+    with pytest.raises(Miscompiled, match="writes a buffer that .*wgmma .* may still read") as e:
+        compiled(PRODUCT, DOTS, {"N": 64})
+    frames = traceback.extract_tb(e.value.__traceback__)
+    assert not any("/tilec/" in f.filename for f in frames)
 
 
 def test_a_missing_barrier_is_named(monkeypatch):

@@ -90,6 +90,13 @@ def test_writes() -> None:
           "st.shared.u8 [%s], %t; ld.shared.u8 %r1, [%s+1];", "race")
 
 
+def test_the_racing_element_is_named() -> None:
+    """Of a warp's store, the one that another warp has written, and not to the same value."""
+    first = SHARED + "setp.lt.u32 %p1, %t, 32; setp.eq.u32 %p2, %t, 5; @%p2 st.shared.b32 [%s], 9; "
+    second = f"add.u32 %s, %s, {-128 + 4 * 2}; @!%p1 st.shared.b32 [%s], %t;"
+    fails(first + second, r"race: it writes shared address 0x0*414\b")
+
+
 def test_matrices() -> None:
     store = "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%s], {%t};"
     load = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%s];" + OUT

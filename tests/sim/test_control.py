@@ -186,7 +186,11 @@ def test_deadlocks_are_reported() -> None:
 
 
 def test_endless_loop() -> None:
-    assert "more than 1000 jumps" in failure("L: bra L;", max_steps=1000)
+    assert "deadlock: nothing changes in the loops that go round" in failure("L: bra L;")
+    assert "more than 1000 jumps" in failure("L: add.u32 %r1, %r1, 1; bra L;", max_steps=1000)
+    text = failure("""setp.lt.u32 %p1, %t, 7; L: add.u32 %r1, %r1, 1; @%p1 bra L;
+        setp.lt.u32 %p1, %t, 9; bra L;""", max_steps=1000)
+    assert "more than 1000 jumps" in text
 
 
 def test_spin_between_lanes_of_a_warp() -> None:

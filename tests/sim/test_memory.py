@@ -257,6 +257,17 @@ def test_out_of_bounds_says_where() -> None:
     assert "store to global" in text and "8 bytes before argument 0" in text
 
 
+@pytest.mark.parametrize(("access", "said"), [
+    ("ld.local.u32 %r1, [frame+16];", "read of local address 0x10"),
+    ("st.local.u64 [frame+12], %rd1;", "store to local address 0xc"),
+])
+def test_beyond_a_threads_own_memory(access: str, said: str) -> None:
+    frame = ".local .align 4 .b8 frame[16]; st.local.u32 [frame+12], %t; mov.u64 %rd1, 0; "
+    run(frame, [np.zeros(64, np.uint32)], "u64")
+    text = failure(frame + access, [np.zeros(64, np.uint32)], "u64")
+    assert f"out-of-bounds {said}" in text and "a thread has 16 bytes" in text
+
+
 def test_misaligned() -> None:
     out = np.zeros(64, np.uint32)
     text = failure("ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%i];", [out, np.zeros(300, np.uint32)])

@@ -277,6 +277,7 @@ ROLES = [Mutant("product by roles", *rest) for rest in [
 
 
 @pytest.mark.parametrize("mutant", ORDERING + BY_HAND + PRODUCT + COPIES + ROLES, ids=str)
+@pytest.mark.sample(50)
 def test_faults_of_order_are_reported(mutant: Mutant) -> None:
     text = mutant.text()
     for seed in SEEDS[: 1 if mutant in PRODUCT + ROLES else 2]:  # products take their time
@@ -286,6 +287,7 @@ def test_faults_of_order_are_reported(mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize("mutant", VALUES, ids=str)
+@pytest.mark.sample(30)
 def test_faults_of_value_are_caught(mutant: Mutant) -> None:
     held, text = launch(mutant.launch), mutant.text()
     if mutant.expected == DIFFERS:

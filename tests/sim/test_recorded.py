@@ -56,6 +56,7 @@ def shown(form: Form, number: int, got: Array, want: Array, match: Match) -> str
 
 
 @pytest.mark.parametrize(("name", "form"), [(n, f) for n, f in FORMS if recorded(n, f)])
+@pytest.mark.sample(400)
 def test_form_equals_the_gpu(name: str, form: str) -> None:
     held, what = recording(name), catalogue(name)[form]
     checksum, _ = held.results[form]
@@ -73,19 +74,21 @@ def test_form_faults_as_on_the_gpu(name: str, form: str) -> None:
     assert "CUDA_ERROR_ILLEGAL_INSTRUCTION" in error
 
 
-@pytest.mark.parametrize("name", CATALOGUES)
-def test_every_form_writes_its_results_and_passes_the_checks(name: str) -> None:
-    for form in catalogue(name).values():
-        assert sim.unsupported(HEADER + form.text) == []
-        if form.fault:
-            with pytest.raises(sim.SimError, match=form.fault):
-                simulated(form)
-            continue
-        for number, (got, before) in enumerate(
-                zip(simulated(form, check=True), form.outputs, strict=True)):
-            assert form.name in UNCHANGED or not np.array_equal(got, before), (form.name, number)
+@pytest.mark.parametrize(("name", "form"), FORMS)
+@pytest.mark.sample(200)
+def test_form_writes_its_results_and_passes_the_checks(name: str, form: str) -> None:
+    what = catalogue(name)[form]
+    assert sim.unsupported(HEADER + what.text) == []
+    if what.fault:
+        with pytest.raises(sim.SimError, match=what.fault):
+            simulated(what)
+        return
+    outputs = zip(simulated(what, check=True), what.outputs, strict=True)
+    for number, (got, before) in enumerate(outputs):
+        assert what.name in UNCHANGED or not np.array_equal(got, before), number
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not cubin.available(), reason="nvJitLink is for Linux and Windows")
 @pytest.mark.parametrize("name", CATALOGUES)
 def test_every_form_assembles(name: str) -> None:

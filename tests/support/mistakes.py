@@ -354,6 +354,16 @@ def empty_mean(x, o, n, B: tl.constexpr, RIGHT: tl.constexpr):
     tl.store(o, tl.sum(v * picked) / count)  # here
 
 
+@mistake("mean of rows, one of them empty", lambda rng, right: (
+    (3,), [rng.standard_normal((3, 10), F32), np.array([4, 0, 10], np.int32), np.empty(3, F32)],
+    {}), "0 / 0 gives NaN")
+def empty_row(x, lengths, o, RIGHT: tl.constexpr):
+    row, i = tl.program_id(0), tl.arange(0, 16)
+    n = tl.load(lengths + row)
+    total = tl.sum(tl.load(x + row * 10 + i, mask=i < n, other=0.0), 0)
+    tl.store(o + row, total / (tl.maximum(n, 1) if RIGHT else n))  # here
+
+
 @mistake("row masked as a whole", lambda rng, right: (
     (1,), [rng.standard_normal((8, 20), F32), np.array([3, 20, 0, 7, 1, 9, 20, 5], np.int32),
            np.empty((8, 20), F32)], {}), "inf - inf gives NaN")

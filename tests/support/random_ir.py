@@ -165,7 +165,9 @@ class Generator:
         body = Block([t, t], ["x", "y"])
         inner = Builder(body)
         inner.insert(ops.Yield([inner.emit(ops.Maximum(*body.args))]))
-        self.emit(b, ops.Reduce([x], axis=0, body=body))  # type: ignore[arg-type]
+        self.emit(b, self.rng.choice([  # type: ignore[arg-type]
+            lambda: ops.Reduce([x], axis=0, body=body),
+            lambda: ops.Scan([x], axis=0, reverse=True, body=body)])())
 
     def control(self, b: Builder) -> None:
         if self.depth == 3:

@@ -4,6 +4,7 @@ what text of IR or PTX is refused, with its line and column."""
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,12 +19,12 @@ from tilec.errors import IRError, Location
 from tilec.ir.attributes import MODULE, PARAMETER, describe
 from tilec.ir.parser import parse
 from tilec.ir.verifier import verify
-from tilec.tools import bisect, compile, layout, opt, run
+from tilec.tools import bisect, compile, layout, opt, reduce, run, scripts
 from tilec.tools import sim as simulate
 from tilec.tools.command import tool
 
 TOOLS = {"opt": opt, "run": run, "compile": compile, "sim": simulate, "layout": layout,
-         "bisect": bisect}
+         "bisect": bisect, "reduce": reduce}
 STORE = """module {
   func @a(%p: ptr<i32> {divisibility = 4}) {
     %0 = tile.constant() {value = 3} : i32
@@ -61,7 +62,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, content in {
             "one.tir": ONE, "two.tir": STORE, "none.tir": "module {}", "empty.tir": "",
             "tile.tir": ONE.replace("@a(", "@a(%t: tensor<4xi32>, "),
-            "good.ptx": PTX.replace("BODY", "")}.items():
+            "good.ptx": PTX.replace("BODY", ""),
+            "func.ptx": PTX.replace("BODY", "").replace(".entry", ".func"),
+            "two.ptx": PTX.replace("BODY", "") + ".visible .entry m() { ret; }"}.items():
         Path(name).write_text(content)
     Path("latin.tir").write_bytes(b"module { // \xe9\n}")
     Path("latin.ptx").write_bytes(b"// \xe9")
@@ -77,13 +80,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("run missing.tir", "cannot read missing.tir: No such file"),
     ("run folder.tir", "cannot read folder.tir: Is a directory"),
     ("run latin.tir", "cannot read latin.tir: 'utf-8' codec"), ("opt latin.tir", "utf-8"),
-    ("sim latin.ptx", "utf-8"), ("bisect latin.tir", "utf-8"), ("run empty.tir", "the end of the"),
+    ("sim latin.ptx", "utf-8"), ("bisect latin.tir", "utf-8"),
+    ("reduce latin.tir", "utf-8"), ("reduce one.tir --num-warps x", "--num-warps"),
+    ("reduce one.tir a\0b", "has no value"), ("run empty.tir", "the end of the"),
     ("compile latin.py:k --signature i32 -o out", "fails when imported"),
     ("compile exits.py:k --signature i32 -o out", "fails when imported: SystemExit"),
     ("run tile.tir --arg 4:i32:0 --arg 1:i32:0", "kernels are launched with numbers"),
     ("run tile.tir --level ptx --arg 4:i32:0 --arg 1:i32:0", "a kernel is launched with numbers"),
     ("run none.tir", "the file has none"), ("run none.tir --level ptx", "the file has none"),
     ("run two.tir --level ptx --arg 1:i32:zeros", "the file has a, b"),
+    ("sim two.ptx", "no kernel is named; the file has k, m"),
+    ("sim func.ptx", "no kernel; the file has none"),
     ("run one.tir --arg @/dev/null", "@/dev/null"), ("run one.tir --arg @short.npy", "short.npy"),
     ("run one.tir --arg @two.npz", "expected a .npy file"), ("run one.tir --arg @.", "directory"),
     ("run one.tir --arg 99999x99999:fp32:0", "at most 8 dimensions and 1024 MiB"),
@@ -163,6 +170,27 @@ def test_a_reader_that_goes_away_and_an_interrupt(folder: Path) -> None:
             time.sleep(0.02)
         waiting.send_signal(signal.SIGINT)
         assert (waiting.wait(60), waiting.stderr.read()) == (1, "tilec-opt: interrupted\n")
+
+
+def test_streams_that_are_closed(folder: Path) -> None:
+    command = f"{shlex.quote(sys.executable)} -m tilec.tools.opt one.tir"
+    for closed, status, said in (("0<&- 2>&-", 0, ""),
+                                 (">&-", 1, "tilec-opt: the standard output is closed\n")):
+        done = subprocess.run(["bash", "-c", f"{command} {closed}"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (status, said)
+        assert ("func @a" in done.stdout) == (status == 0)
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_an_interrupt_while_modules_are_loaded(name: str, monkeypatch: pytest.MonkeyPatch,
+                                               capsys: pytest.CaptureFixture[str]) -> None:
+    def load(module: str) -> None:
+        assert module == f"tilec.tools.{name}"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tilec.tools.scripts.importlib.import_module", load)
+    assert getattr(scripts, name)() == 1
+    assert capsys.readouterr().err == f"tilec-{name}: interrupted\n"
 
 
 ATTRIBUTES = [
@@ -263,6 +291,25 @@ def test_carets_open_no_devices() -> None:
     (f"mov.u32 %r1, {'1' * 5000};", ""), (f"mov.u32 %r1, {'{' * 3000};", "nested too deep"),
     ("bfe.u32 %r1, %r1, 256, 4;", "256 where 0 to 255"), (";", "not an instruction: ';'"),
     ("a: a: ;", "label 'a' is defined twice"),
+    ("ld.global.u32 {%r1, %r2}, [%rd1];", "ld of 1 with 2 registers"),
+    ("st.global.u32 [%rd1], {%r1, %r2};", "st of 1 with 2 registers"),
+    ("st.global.v4.u32 [%rd1], {%r1, %r2};", "st of 4 with 2 registers"),
+    ("atom.global.add.v2.f32 {%r1, %r2}, [%rd1], %r1;", "atom of 2 with 1 registers"),
+    ("ld.global.u32 %r1, [%rd1], %r2;", "'ld' with 3 operands"),
+    ("ld.global.L2::cache_hint.u32 %r1, [%rd1];", "'ld' with 2 operands"),
+    ("setp.lt.s32 %p1, %r1, %r1, %p1;", "'setp' with 4 operands"),
+    ("atom.global.cas.b32 %r1, [%rd1], 1;", "'atom' with 3 operands"),
+    ("prefetch.global.L2 [%rd1], 1;", "'prefetch' with 2 operands"),
+    ("nanosleep.u32 %p1;", "'%p1', which holds a predicate"),
+    ("cp.async.ca.shared [%r1], [%rd1], 4;", "does not know cp.async.ca.shared"),
+    ("cp.async.wait_group k;", "wait_group of anything but a number"),
+    (".reg .f32 %f; cvt.f32.u32 %f, %r1;", "does not know cvt.f32.u32"),
+    (".reg .f32 %f; cvt.rn.u32.f32 %r1, %f;", "does not know cvt.rn.u32.f32"),
+    (".reg .f32 %f; .reg .b16 %h; cvt.f16.f32 %h, %f;", "does not know cvt.f16.f32"),
+    (".reg .f32 %f; .reg .b16 %h; cvt.rn.f32.f16 %f, %h;", "does not know cvt.rn.f32.f16"),
+    (".reg .f32 %f; .reg .b16 %h; cvt.rn.sat.bf16.f32 %h, %f;", "does not know cvt.rn.sat.bf16"),
+    (".pragma nounroll;", "a .pragma has a string"),
+    (".shared .b8 s[];", "'s' has 0 bytes and 0 values"),
     (".reg .b32 %r<9>;", "register '%r' is declared twice"), (".loc 1 x 2", "a .loc has"),
     ("mov.u32 %r1, %s1; .reg .b32 %s<2>;", "'%s1' is used in line 10, before it is declared"),
     (".shared .align 3 .b8 s[4];", "a power of two"), (".shared .b8 s[999999999];", "at most"),
@@ -279,12 +326,23 @@ def test_ptx_that_is_refused(body: str, message: str, check: bool) -> None:
 
 @pytest.mark.parametrize(("old", "new", "message"), [
     (".version 8.0", ".version 8", "no value that the simulator knows"),
+    (".version 8.0", ".version 99.9", "no value that the simulator knows"),
+    (".version 8.0", ".version 7.9", "no version 7.9 of PTX"),
+    (".version 8.0", ".version 7.8", ".target sm_90a needs .version 8.0 or later, this is 7.8"),
+    ("sm_90a", "sm_91", "no target sm_91"), ("sm_90a", "sm_90f", "no target sm_90f"),
     (".target sm_90a", ".target x", "no value"), ("_size 64", "_size 32", "no value"),
     (".param .u64 p", ".param .u64 .f32 p", "has 2 types"),
     (".reg .b32 %r<4>", ".reg .b32 %r<\u0664>", "a character that PTX has not"),
     (".version 8.0", ".loc 1 1 1\n.version 8.0", "PTX begins with"),
     (".visible", ".loc 1 1 1\n.visible", "a .loc stands inside of functions"),
     (".version 8.0", "", "PTX begins with .version and .target"),
+    (".visible", ".extern", "'k' is .extern and has a body"),
+    (".visible", ".visible .visible", "not a declaration"),
+    (".visible", ".global .f32 g = 0f1;\n.visible", "not a constant: '0f1'"),
+    (".visible", ".global .u32 g = 0x;\n.visible", "not a constant: '0x'"),
+    (".visible", ".global .u32 g = [k];\n.visible", "not a value that is known here: '\\[k\\]'"),
+    (".visible", ".global .b8 g[2] = {1, 2, 3};\n.visible", "'g' has 2 bytes and 3 values"),
+    (".visible", ".global .u64 g = h;\n.visible", "not a value that is known here: 'h'"),
     (".param .u64 p", ".shared .u64 p", "parameter 'p' is .shared"),
     (".param .u64 p", ".param .u64 .add p", "not a qualifier of a declaration: '.add'"),
     (".entry k", ".entry 7", "not a declaration that"), (".reqntid 32", ".reqntid x", "directives"),

@@ -381,7 +381,7 @@ def test_two_kernels_are_compared(tmp_path, capsys, other, status, message):
     assert tool.main([*words, "--arg=512:f32:3", "--arg=1:f32:0", "--arg=512"]) == status
     assert message in capsys.readouterr().out
     assert tool.main(words[:-1]) == 2
-    assert "1 files are named, expected 2" in capsys.readouterr().err
+    assert "1 file is named, expected 2" in capsys.readouterr().err
 
 
 # -- comparing --------------------------------------------------------------------------------

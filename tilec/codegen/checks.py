@@ -24,7 +24,7 @@ REPORT_BYTES = 40
 _OFFSET, _SIZE, _WIDTH = 16, 24, 32
 WAIT_LIMIT = 2_000_000_000  # nanoseconds
 VERBS: dict[type[Op], str] = {ops.Load: "reads", ops.AsyncCopy: "reads", ops.Store: "writes",
-                              ops.AtomicRmw: "adds to"}
+                              ops.AtomicRmw: "updates", ops.AtomicCas: "updates"}
 
 
 class Check(NamedTuple):

@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from tilec.codegen import ptxas
-from tilec.errors import InternalError, IRError, OutOfResources, ToolError
+from tilec.errors import (
+    CompilationError,
+    InternalError,
+    IRError,
+    Location,
+    OutOfResources,
+    ToolError,
+)
 from tilec.target import Target
 
 
@@ -156,7 +163,21 @@ def result_of(cubin: bytes, log: str, name: str, assembler: str) -> LinkResult:
                       assembler=assembler)
 
 
-def _link_error(log: str, ptx: str, tool: str) -> IRError | OutOfResources | InternalError:
+def _inline_place(ptx: str, number: int) -> Location | None:
+    """Where the author wrote the inline PTX in which a line of the PTX stands, if one does."""
+    before = "".join(ptx.splitlines(keepends=True)[:number])
+    if before.rfind("// begin inline asm") <= before.rfind("// end inline asm"):
+        return None
+    files = dict(re.findall(r'^\s*\.file\s+(\d+)\s+"(.*)"', ptx, re.M))
+    places = re.findall(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)", before, re.M)
+    if not places or places[-1][0] not in files:
+        return None
+    file, line, column = places[-1]
+    return Location(files[file], int(line), int(column) - 1)
+
+
+def _link_error(log: str, ptx: str, tool: str
+                ) -> IRError | OutOfResources | InternalError | CompilationError:
     if found := _TOO_MUCH_SHARED.search(log):
         return OutOfResources("shared memory", int(found[1], 16), int(found[2], 16))
     lines = ptx.splitlines()
@@ -176,6 +197,9 @@ def _link_error(log: str, ptx: str, tool: str) -> IRError | OutOfResources | Int
     shown = []
     for number, what in _PTX_ERROR.findall(log):
         n = int(number)
+        if (place := _inline_place(ptx, n)) is not None:
+            return CompilationError(f"ptxas rejects the inline PTX: {what}", place,
+                                    "docs/semantics.md, section 6, says how it is written")
         shown.append(f"PTX, line {n}: {what}")
         if 0 < n <= len(lines):
             shown.append(f"    {lines[n - 1].strip()}")

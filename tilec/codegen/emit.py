@@ -220,12 +220,16 @@ class Emit:
         return self.call(f"llvm.{base}.{suffix}", a.elem, a.n, args, flags)
 
     def asm(self, text: str, constraints: str, args: Sequence[Reg], outs: Sequence[str],
-            effects: bool = True, convergent: bool = False) -> list[Reg]:
+            effects: bool = True, convergent: bool = False, foreign: bool = False) -> list[Reg]:
         """Inline PTX; one scalar result per element type in `outs`.
 
-        effects: it touches memory, so it keeps its place; convergent: all lanes take part.
+        effects: it touches memory, so it keeps its place; convergent: all lanes take part;
+        foreign: an author wrote it.
         """
-        self.permit(text)
+        if foreign:
+            text = _quoted(text)
+        else:
+            self.permit(text)
         shown = ", ".join(f"{a.type} {a.ref}" for a in args)
         side = "sideeffect " if effects else ""
         tail = " convergent" if convergent else ""
@@ -425,8 +429,7 @@ class Emit:
     def text_constant(self, text: str) -> Reg:
         """A pointer (generic address space) to a zero-terminated constant string."""
         data = text.encode() + b"\0"
-        shown = "".join(chr(c) if 32 <= c < 127 and c not in (34, 92) else f"\\{c:02X}"
-                        for c in data)
+        shown = _quoted(text + "\0")
         name = f"@.text{len(self.globals)}"
         found = next((k for k, v in self.globals.items() if f'c"{shown}"' in v), None)
         if found is None:
@@ -507,5 +510,6 @@ class DebugInfo:
 
 
 def _quoted(text: str) -> str:
+    """Text as LLVM has it between quotes."""
     return "".join(c if 32 <= ord(c) < 127 and c not in '"\\'
                    else "".join(f"\\{b:02X}" for b in c.encode()) for c in text)

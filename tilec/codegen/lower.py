@@ -15,6 +15,7 @@ from tilec.codegen import (  # noqa: F401  (their rules)
     dot,
     elementwise,
     hopper,
+    inline_asm,
     mathfns,
     mathfns64,
     memory,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from math import factorial, pi, sqrt
 
 from tilec.codegen.context import CodeGen
@@ -129,26 +130,80 @@ _SIN = tuple((-1.0) ** k / factorial(2 * k + 1) for k in range(1, 9))
 _COS = tuple((-1.0) ** k / factorial(2 * k) for k in range(1, 10))
 
 
+# The bits of 2/pi after the binary point, as words that follow one of zeros.
+_TWO_OVER_PI = ("0000000000000000a2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163abdebbc561"
+                "b7246e3a424dd2e006492eea09d1921cfe1deb1cb129a73ee88235f52ebb4484e99c7026b45f7e41"
+                "3991d639835339f49c845f8bbdf9283b1ff897ffde05980fef2f118b5a0a6d1f6d367ecf27cb09b7"
+                "4f463f669e5fea2d7527bac7ebe5f17b3d0739f78a5292ea6bfb5fb11f8d5d08")
+_LARGE = 65536.0  # from here on steps leave too little of the rest
+
+
+def _words(e: Emit, index: Reg) -> list[Reg]:
+    """The words of 2/pi at `index`, of each lane, and the two after it."""
+    held = [int(_TWO_OVER_PI[i:i + 16], 16) for i in range(0, len(_TWO_OVER_PI), 16)]
+    name, kind = "@two_over_pi", f"[{len(held)} x i64]"
+    e.globals[name] = f"{name} = private addrspace(4) constant {kind} " \
+        f"[{', '.join(f'i64 {word}' for word in held)}], align 8"
+    return [e.per_lane(lambda i: e.load(e.new(
+        f"getelementptr {kind}, ptr addrspace(4) {name}, i64 0, i64 {i.ref}",
+        "ptr addrspace(4)"), "i64", 1, 8), e.int_op("add", index, k)) for k in range(3)]
+
+
+def _reduced_exactly(e: Emit, size: Reg) -> tuple[Reg, Reg]:
+    """(turns, rest) with size = turns pi/2 + rest, turns modulo 4 as i32, of numbers from 2**16 on.
+    Bits of 2/pi that only add multiples of 4 turns are left out (M. Payne and R. Hanek, Radian
+    reduction for trigonometric functions, SIGNUM Newsletter 18, 1983)."""
+    kind, fraction, bias = ("i64", 52, 1023) if size.elem == "double" else ("i32", 23, 127)
+    bits = e.resize(e.bitcast(size, kind, size.n), "i64", False)
+    mantissa = e.int_op("or", e.int_op("and", bits, (1 << fraction) - 1), 1 << fraction)
+    first = e.int_op("add", e.int_op("lshr", bits, fraction), 62 - bias - fraction)
+    words = _words(e, e.int_op("lshr", first, 6))
+    shift = e.int_op("and", first, 63)
+    high, low = (e.generic("fshl", a, b, shift) for a, b in zip(words, words[1:]))
+    carried = e.per_lane(lambda *v: e.call("llvm.nvvm.mulhi.ull", "i64", 0, v), mantissa, low)
+    product = e.binary("add", e.binary("mul", mantissa, high), carried)  # in 2**-62 turns
+    turns = e.int_op("lshr", e.int_op("add", product, 1 << 61), 62)
+    rest = e.convert("sitofp", e.int_op("shl", product, 2), size.elem)
+    return e.resize(turns, "i32", False), e.binary("fmul", rest, _const(e, pi * 2.0**-65, size))
+
+
+def _reduced(e: Emit, x: Reg, half_pi: Sequence[float], to_int: str) -> tuple[Reg, Reg]:
+    """(turns, rest) with x = turns pi/2 + rest, turns modulo 4 as i32, |rest| about pi/4 at most:
+    turns are taken off in steps, unless one of a thread's numbers is large."""
+    n, size = x.n, e.generic("fabs", x)
+    count = e.generic("rint", e.binary("fmul", x, _const(e, 2 / pi, x)))
+    rest = x
+    for part in half_pi:
+        rest = e.generic("fma", count, _const(e, -part, x), rest)
+    turns = e.per_lane(lambda v: e.call(to_int, "i32", 0, (v,)), count)
+    large = e.binary("and", e.compare("ogt", size, _const(e, _LARGE, x)),
+                     e.compare("one", size, _const(e, float("inf"), x)))
+    lanes, before = e.lane_list(large), e.block
+    with e.when(reduce(lambda a, b: e.binary("or", a, b), lanes), "large"):
+        exact, left = _reduced_exactly(e, e.select(large, size, _const(e, 2 * _LARGE, x)))
+        below = e.compare("olt", x, _const(e, 0.0, x))
+        exact = e.select(below, e.binary("sub", e.const(0, "i32", n), exact), exact)
+        exact = e.select(large, exact, turns)
+        left = e.select(large, e.select(below, e.fneg(left), left), rest)
+        inside = e.block
+    return (e.phi("i32", n, [(turns, before), (exact, inside)]),
+            e.phi(x.elem, n, [(rest, before), (left, inside)]))
+
+
 def reduced_sine(cg: CodeGen, x: Reg, quarter: int, half_pi: Sequence[float], sin: Sequence[float],
                  cos: Sequence[float], to_int: str) -> Reg:
-    """sin(x + quarter * pi/2): a multiple of pi/2 is taken off in steps, the rest is a polynomial.
+    """sin(x + quarter * pi/2): multiples of pi/2 are taken off, the rest is a polynomial.
 
     to_int: the intrinsic that makes a number of this type an i32.
     """
     e, n = cg.e, x.n
-    turns = e.generic("rint", e.binary("fmul", x, _const(e, 2 / pi, x)))
-    rest = x
-    for part in half_pi:
-        rest = e.generic("fma", turns, _const(e, -part, x), rest)
-    # Beyond the stated domain the rest may be anything; in it, it is at most about pi/4.
-    rest = _bounded(e, rest, 0.8)
+    count, rest = _reduced(e, x, half_pi, to_int)
     square = e.binary("fmul", rest, rest)
     cube = e.binary("fmul", square, rest)
     odd = e.generic("fma", cube, polynomial(e, square, sin), rest)
     if quarter == 0:
         odd = e.select(e.compare("oeq", x, _const(e, 0.0, x)), x, odd)  # keeps -0.0
     even = e.generic("fma", square, polynomial(e, square, cos), _const(e, 1.0, x))
-    count = e.per_lane(lambda v: e.call(to_int, "i32", 0, (v,)), turns)
     count = e.int_op("add", count, quarter)
     swap = e.compare("ne", e.int_op("and", count, 1), e.const(0, "i32", n))
     flip = e.compare("ne", e.int_op("and", count, 2), e.const(0, "i32", n))

@@ -54,7 +54,7 @@ def _refuse_large(func: Func) -> None:
     """OutOfResources where an op that costs instructions for every element of a thread has a tile
     of too many."""
     for op in func.walk():
-        if isinstance(op, MemoryOp | ops.SharedLoad | ops.SharedStore | ops.Reduce | ops.Dot |
+        if isinstance(op, MemoryOp | ops.SharedLoad | ops.SharedStore | ops.Combining | ops.Dot |
                       ops.ConvertLayout):
             for value in (*op.results, *op.operands):
                 if not isinstance(value.type, Tensor):

@@ -18,6 +18,7 @@ from functools import cache
 
 import numpy as np
 
+from tilec.eval.atomics import UPDATES, Update
 from tilec.eval.casts import cast
 from tilec.eval.dtypes import BF16, E4M3, E5M2, F16, F32, F64, Array, DType, dtype_of, is_float
 from tilec.eval.mathfns import math_function
@@ -200,6 +201,13 @@ def compare(a: Array, b: Array, predicate: str) -> Array:
     return np.asarray((less | equal if predicate == "le" else less) & numbers)
 
 
+RING_UPDATES: dict[str, Update] = {
+    **UPDATES, "add": add,
+    "max": lambda old, new: np.where(_less(old, new), new, old),
+    "min": lambda old, new: np.where(_less(new, old), new, old),
+}
+
+
 # -- rules ------------------------------------------------------------------------------------
 
 def _of_floats(kind: type[Op], function: Callable[..., Array]) -> None:
@@ -245,6 +253,18 @@ def _(op: ops.Cast, x: Array) -> Array:
     return _cast(op, x) if floats else plain[ops.Cast](op, x)
 
 
+@rule(ops.InlineAsm)
+def _(op: ops.InlineAsm, *operands: Array) -> tuple[Array, ...]:
+    """Functions that nobody knows, of one element each."""
+    held = unknown(op.asm, *(x if is_float(dtype_of(scalar_of(v.type))) else embed(x)
+                             for x, v in zip(operands, op.inputs, strict=True)))
+    out = []
+    for i, v in enumerate(op.results):
+        some, new = unknown(f"result {i}", held), dtype_of(scalar_of(v.type))
+        out.append(_reduced(some) if is_float(new) else (some & _u(127)).astype(new))
+    return tuple(out)
+
+
 @rule(ops.Bitcast)
 def _(op: ops.Bitcast, x: Array) -> Array:
     old, new = dtype_of(scalar_of(op.x.type)), dtype_of(scalar_of(op.result.type))
@@ -277,7 +297,8 @@ for _kind, _meaning in (
 # They know nothing of numbers, or nothing of floats.
 for _same in (ops.And, ops.Or, ops.Xor, ops.Shl, ops.Shr, ops.Not, ops.Select, ops.Hint, ops.Arange,
               ops.ConvertLayout, ops.SetLayout, ops.AddPtr, ops.Splat, ops.Broadcast,
-              ops.ExpandDims, ops.Reshape, ops.Trans, ops.Join, ops.Split, ops.ExtractSlice):
+              ops.ExpandDims, ops.Reshape, ops.Trans, ops.Join, ops.Split, ops.ExtractSlice,
+              ops.Gather):
     rule(_same)(plain[_same])
 
 

@@ -29,19 +29,22 @@ class Analysis:
 
     live_after: names that may be read after a statement before they are assigned again.
     live_head: the same at the head of a loop, the end of its body included. assigned: for a loop,
-    the names assigned in it and the last place of each, in order. returns: compound statements
-    that contain a `return`.
+    the names assigned in it and the last place of each, in order. leaves: compound statements with
+    a `return`, `break` or `continue` that leaves them. exits: loops that may end in the middle of a
+    round, or whose condition assigns names.
     """
 
     def __init__(self, fn: ast.FunctionDef) -> None:
         self.live_after: dict[ast.stmt, Names] = {}
         self.live_head: dict[ast.stmt, Names] = {}
         self.assigned: dict[ast.stmt, dict[str, ast.AST]] = {}
-        self.returns: set[ast.stmt] = set()
+        self.leaves: set[ast.stmt] = set()
+        self.exits: set[ast.stmt] = set()
+        self._around: list[tuple[Names, Names]] = []  # of loops: live after them, at their heads
         self._bound = frozenset(assigned_in(fn))
         self._exposed: dict[ast.stmt, Names] = {}
         self._block(fn.body, _NONE)
-        self._mark_returns(fn.body)
+        self._mark(fn.body)
 
     def _block(self, body: Sequence[ast.stmt], out: Names, note: bool = True) -> Names:
         """Names live before statements after which `out` are; `note`: write down what is found."""
@@ -59,6 +62,8 @@ class Analysis:
             return self._loop(stmt, out, note)
         if isinstance(stmt, ast.Return):
             return reads(stmt.value)
+        if isinstance(stmt, (ast.Break, ast.Continue)):
+            return self._around[-1][isinstance(stmt, ast.Continue)]
         if isinstance(stmt, ast.Assign):
             return reads(stmt.value) | (out - _NONE.union(*map(targets, stmt.targets)))
         if isinstance(stmt, ast.AnnAssign):
@@ -72,7 +77,9 @@ class Analysis:
     def _loop(self, stmt: ast.For | ast.While, out: Names, note: bool) -> Names:
         head = out | self._exposed_in(stmt)
         if note:
+            self._around.append((out, head))
             self._block(stmt.body, head)  # the body's end is the head
+            self._around.pop()
             self.live_head[stmt] = head
             self.assigned[stmt] = assigned_in(stmt)
         return head | (reads(stmt.iter) if isinstance(stmt, ast.For) else _NONE)
@@ -80,21 +87,30 @@ class Analysis:
     def _exposed_in(self, stmt: ast.For | ast.While) -> Names:
         """Names that a round reads before it assigns them; worked out once, as loops nest."""
         if stmt not in self._exposed:
+            self._around.append((_NONE, _NONE))
             inside = self._block(stmt.body, _NONE, note=False)
+            self._around.pop()
             self._exposed[stmt] = inside - targets(stmt.target) if isinstance(stmt, ast.For) \
                 else inside | reads(stmt.test)
         return self._exposed[stmt]
 
-    def _mark_returns(self, body: Sequence[ast.stmt]) -> bool:
-        found = False
+    def _mark(self, body: Sequence[ast.stmt]) -> set[type[ast.stmt]]:
+        """What leaves a list of statements."""
+        found: set[type[ast.stmt]] = set()
         for stmt in body:
             if isinstance(stmt, (ast.If, ast.For, ast.While)):
-                inside = self._mark_returns(stmt.body)
-                if self._mark_returns(stmt.orelse) or inside:
-                    self.returns.add(stmt)
-                    found = True
-            elif isinstance(stmt, ast.Return):
-                found = True
+                inside = self._mark(stmt.body) | self._mark(stmt.orelse)
+                if isinstance(stmt, ast.While) and any(
+                        isinstance(n, ast.NamedExpr) for n in ast.walk(stmt.test)) or \
+                        not isinstance(stmt, ast.If) and inside - {ast.Continue}:
+                    self.exits.add(stmt)
+                if not isinstance(stmt, ast.If):
+                    inside -= {ast.Break, ast.Continue}
+                if inside:
+                    self.leaves.add(stmt)
+                found |= inside
+            elif isinstance(stmt, (ast.Return, ast.Break, ast.Continue)):
+                found.add(type(stmt))
         return found
 
 

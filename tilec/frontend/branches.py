@@ -1,7 +1,7 @@
 """Statement lists and `if`: static and run-time branches, names after them, early return.
 
-A `return` under a run-time condition moves the remaining statements into the other arm; where
-both arms may fall through, a flag in scope (RETURNED) guards them.
+A `return`, `break` or `continue` under a run-time condition moves the remaining statements into the
+other arm; where both arms may fall through, a flag in scope (LEFT) guards them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tilec.errors import CompilationError
 from tilec.frontend.analysis import Names
 from tilec.frontend.expressions import as_bool, truth
 from tilec.frontend.merge import Join, Mismatch, Undefined, rebuild
-from tilec.frontend.visitor import RESULT, RETURNED, Visitor, handles
+from tilec.frontend.visitor import FLAGS, LEFT, RESULT, Visitor, handles
 from tilec.ir import ops
 from tilec.ir.core import Block, Op
 from tilec.language import dtypes as dt
@@ -28,7 +28,7 @@ _MISSING: Any = object()
 
 
 def body(v: Visitor, stmts: Sequence[ast.stmt], tail: bool = False) -> None:
-    """Run statements in order, until the function has returned on every path.
+    """Run statements in order, until control has left them on every path.
 
     tail: the function ends after them, so that reaching their end is to return None.
     """
@@ -39,12 +39,12 @@ def body(v: Visitor, stmts: Sequence[ast.stmt], tail: bool = False) -> None:
                 return
         else:
             v.visit(stmt)
-        if RETURNED in v.names:
-            if v.names[RETURNED] is not True and i + 1 < len(stmts):
+        if LEFT in v.names:
+            if v.names[LEFT] is not True and i + 1 < len(stmts):
                 _guarded(v, stmts[i + 1:], tail)
             break
-    if tail and RETURNED not in v.names:
-        v.names[RETURNED], v.names[RESULT] = True, None
+    if tail and LEFT not in v.names:
+        v.names[LEFT], v.names[RESULT] = True, None
 
 
 def condition(v: Visitor, node: ast.expr, x: Any, where: str) -> tensor:
@@ -70,12 +70,12 @@ def visit_if(v: Visitor, node: ast.If, rest: Sequence[ast.stmt], tail: bool) -> 
         body(v, node.body if known else node.orelse, ends)
         return False
     cond = condition(v, node.test, test, "if")
-    branch = _Branch(v, node)
+    branch = Branch(v, node)
     branch.run(0, lambda: body(v, node.body, ends))
     branch.run(1, lambda: body(v, node.orelse, ends))
     moved = False
-    if node in v.analysis.returns and rest:
-        gone = [scope.get(RETURNED) is True for scope in branch.scopes]
+    if node in v.analysis.leaves and rest:
+        gone = [scope.get(LEFT) is True for scope in branch.scopes]
         if gone[0] != gone[1]:
             # Exactly one arm has left for good, so the rest belongs to the other. That one may
             # have left on some of its own paths, which makes its rest a guarded one.
@@ -83,7 +83,7 @@ def visit_if(v: Visitor, node: ast.If, rest: Sequence[ast.stmt], tail: bool) -> 
             moved = True
     last = rest[-1] if moved else node
     branch.finish(cond, v.analysis.live_after[last])
-    return moved or v.names.get(RETURNED) is True
+    return moved or v.names.get(LEFT) is True
 
 
 def _by_one_thread(v: Visitor, node: ast.If, test: elect) -> None:
@@ -91,8 +91,9 @@ def _by_one_thread(v: Visitor, node: ast.If, test: elect) -> None:
     if node.orelse:
         raise v.error(node.orelse[0], "`else` of tlg.elect() is not supported",
                       "the other threads go on after the `if`")
-    if node in v.analysis.returns:
-        raise v.error(node, "one thread alone cannot return", "return after the `if`")
+    if node in v.analysis.leaves:
+        raise v.error(node, "one thread alone cannot return, or leave a loop", "do so after the "
+                      "`if`")
     if v.context.one_thread:
         raise v.error(node, "tlg.elect() stands in another one", "one thread runs this already")
     pred = [] if test.pred is None else [condition(v, node.test, test.pred, "if tlg.elect").handle]
@@ -111,31 +112,26 @@ def _by_one_thread(v: Visitor, node: ast.If, test: elect) -> None:
 
 
 def _go_on(v: Visitor, rest: Sequence[ast.stmt], tail: bool) -> None:
-    if RETURNED in v.names:
+    if LEFT in v.names:
         _guarded(v, rest, tail)
     else:
         body(v, rest, tail)
 
 
 def _guarded(v: Visitor, rest: Sequence[ast.stmt], tail: bool) -> None:
-    """Run statements where the function has not returned yet."""
-    flag = v.names[RETURNED]
-    branch = _Branch(v, rest[0])
+    """Run statements where control has not left them yet."""
+    flag = v.names[LEFT]
+    branch = Branch(v, rest[0])
 
     def leave() -> None:
-        v.names[RETURNED] = True
-
-    def stay() -> None:
-        del v.names[RETURNED]
-        v.names.pop(RESULT, None)
-        body(v, rest, tail)
+        v.names[LEFT] = True
 
     branch.run(0, leave)
-    branch.run(1, stay)
+    branch.run(1, lambda: body(v, rest, tail), afresh=True)
     branch.finish(flag, v.analysis.live_after[rest[-1]])
 
 
-class _Branch:
+class Branch:
     """An scf.if in the making: two blocks, and the scopes at their ends."""
 
     def __init__(self, v: Visitor, node: ast.stmt | ast.expr) -> None:
@@ -150,9 +146,11 @@ class _Branch:
         """Send ops to the end of an arm."""
         return self.v.context.inside(self.blocks[arm])
 
-    def run(self, arm: int, run: Callable[[], None]) -> None:
-        """Run more of an arm."""
+    def run(self, arm: int, run: Callable[[], None], afresh: bool = False) -> None:
+        """Run more of an arm; afresh: where control has not left the statements after all."""
         self.v.names = self.scopes[arm]
+        for name in (*FLAGS, RESULT) if afresh else ():
+            self.v.names.pop(name, None)
         with self.at_end(arm):
             run()
         self.scopes[arm] = self.v.names
@@ -186,14 +184,14 @@ class _Branch:
 
     def _join(self, join: Join, name: str, a: Any, b: Any, live: Names) -> Any:
         """The tree of a name that the arms leave different."""
-        if name == RETURNED:
+        if name in FLAGS:
             return self._join_flags(join, a, b)
         if name == RESULT:
             return self._join_results(join, a, b)
         if name not in live:
             return Undefined(f"`{name}` has no value here", f"assign `{name}` before this line")
-        gone = [scope.get(RETURNED) is True for scope in self.scopes]
-        if any(gone):
+        gone = [scope.get(LEFT) is True for scope in self.scopes]
+        if any(gone) and not self.v.loops:  # what leaves a round is read in the next, or after it
             stays = 1 if gone[0] else 0
             value = (a, b)[stays]
             return value if value is _MISSING or type(value) is Undefined else \
@@ -255,7 +253,11 @@ def visit_ifexp(v: Visitor, node: ast.IfExp) -> Any:
     if known is not None:
         return v.visit(node.body if known else node.orelse)
     cond = condition(v, node.test, test, "if ... else")
-    branch = _Branch(v, node)
+    for named in (n for arm in (node.body, node.orelse) for n in ast.walk(arm)
+                  if isinstance(n, ast.NamedExpr)):
+        raise v.error(named, "`:=` stands in an arm that may not be computed",
+                      "assign before this expression")
+    branch = Branch(v, node)
     values: list[Any] = []
     branch.run(0, lambda: values.append(v.visit(node.body)))
     branch.run(1, lambda: values.append(v.visit(node.orelse)))

@@ -22,7 +22,7 @@ from tilec.ir.spelling import as_authors_say
 from tilec.ir.warps import check_tiles, hold_tiles
 from tilec.language.context import Context, activate
 from tilec.language.descriptors import DescriptorForm, tensor_descriptor
-from tilec.language.values import constexpr, tensor, unwrap
+from tilec.language.values import constexpr, like, tensor, unwrap
 from tilec.target import Target
 
 _LANGUAGE = Path(tl.__file__).parent
@@ -104,13 +104,14 @@ def _shown(loc: Location) -> Location:
 
 
 def _check_combining(func: Func) -> None:
-    """IRError where the combine function of a reduction does more than compute: how often it runs,
-    and on which partial results, is nobody's to know."""
+    """IRError where the combine function of a reduction or scan does more than compute: how often
+    it runs, and on which partial results, is nobody's to know."""
     for op in func.walk():
-        if not (op.pure or op.terminator) and any(isinstance(a, ops.Reduce)
-                                                  for a in op.ancestors()):
-            raise op.fail("stands in the combine function of a reduction, which only computes",
-                          "put it before or after the reduction")
+        outer = next((a for a in op.ancestors() if isinstance(a, ops.Combining)), None)
+        if outer is not None and not (op.pure or op.terminator):
+            what = "scan" if isinstance(outer, ops.Scan) else "reduction"
+            raise op.fail(f"stands in the combine function of a {what}, which only computes",
+                          f"put it before or after the {what}")
 
 
 def _check_explicit(func: Func) -> None:
@@ -162,4 +163,4 @@ def _parameter(block: Block, attrs: list[dict[str, Any]], name: str, spec: Spec 
     described = bool(spec) and isinstance(unwrap(spec[-1]), DescriptorForm)
     names = ("", "_shape", "_stride", "_form") if described else map("_{}".format, range(len(spec)))
     parts = [_parameter(block, attrs, name + n, s) for n, s in zip(names, spec)]
-    return tensor_descriptor(*parts) if described else tuple(parts)
+    return tensor_descriptor(*parts) if described else like(spec, parts)

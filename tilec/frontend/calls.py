@@ -25,13 +25,13 @@ from tilec.language.values import check_call, constexpr, describe, tensor, to_te
 
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
+_VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 
 
 @handles(ast.Call)
 def visit_call(v: Visitor, node: ast.Call) -> Any:
     """A call, by what is called."""
     function = v.visit(node.func)
-    function = getattr(function, "__tilec_in_kernel__", function)
     args = items(v, node.args)
     kwargs: dict[str, Any] = {}
     for keyword in node.keywords:
@@ -159,19 +159,23 @@ def run(v: Visitor) -> Any:
 def bind_arguments(fn: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The parameters of `fn` by name. CompilationError if the arguments do not fit."""
     params = fn.params
-    positional = [p for p in params if p.kind is not _KEYWORD_ONLY]
-    if len(args) > len(positional):
+    positional = [p for p in params if p.kind not in (_KEYWORD_ONLY, _VAR_POSITIONAL)]
+    if len(args) > len(positional) and all(p.kind is not _VAR_POSITIONAL for p in params):
         raise _misfit(fn, f"takes {len(positional)} arguments, {len(args)} were given")
     names = {p.name: a for p, a in zip(positional, args, strict=False)}
     for name, value in kwargs.items():
         if name in names:
             raise _misfit(fn, f"got `{name}` twice")
-        if not any(p.name == name and p.kind is not _POSITIONAL_ONLY for p in params):
+        if not any(p.name == name and p.kind not in (_POSITIONAL_ONLY, _VAR_POSITIONAL)
+                   for p in params):
             misfit = _misfit(fn, f"has no parameter `{name}`")
             misfit.advice = did_you_mean(name, [p.name for p in params]) or misfit.advice
             raise misfit
         names[name] = value
+    rest = args[len(positional):]
     for p in params:
+        if p.kind is _VAR_POSITIONAL:
+            names[p.name] = rest
         if p.name not in names:
             if p.default is MISSING:
                 raise _misfit(fn, f"needs a value for `{p.name}`")

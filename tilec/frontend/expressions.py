@@ -281,28 +281,6 @@ def _shown(value: Any) -> str:
     return "a run-time value" if value is RUN_TIME else describe(value)
 
 
-@handles(ast.ListComp, ast.GeneratorExp)
-def visit_comprehension(v: Visitor, node: ast.ListComp | ast.GeneratorExp) -> tuple[Any, ...]:
-    """A comprehension over a tuple or static range, as a tuple."""
-    generator = node.generators[0]
-    if len(node.generators) > 1 or not isinstance(generator.target, ast.Name):
-        raise v.error(node, "this comprehension is not supported in a kernel",
-                      "use one `for` and one name")
-    name = generator.target.id
-    saved = dict(v.names)
-    out: list[Any] = []
-    for item in sequence(v, generator.iter, v.visit(generator.iter)):
-        v.names[name] = item
-        keep = [truth(v, c, v.visit(c)) for c in generator.ifs]
-        if None in keep:
-            raise v.error(node, "the `if` of a comprehension must be known at compile time",
-                          "use tl.where on the elements")
-        if all(keep):
-            out.append(v.visit(node.elt))
-    v.names = saved
-    return tuple(out)
-
-
 @handles(ast.Subscript)
 def visit_subscript(v: Visitor, node: ast.Subscript) -> Any:
     """`x[:, None]` of a tile, `t[0]` of a tuple."""

@@ -20,9 +20,6 @@ from typing import Any, NoReturn
 from tilec.errors import BRIEF, Brief, CompilationError, Location, note
 
 MISSING: Any = inspect.Parameter.empty
-# Names that a launch gives a meaning of their own; a parameter named like another of its options
-# takes the value too.
-RESERVED = ("grid", "stream", "warmup")
 # Where outer names were looked up, by (id of the dict or cell, name): the place, what was there.
 Watch = dict[tuple[int, str], tuple[Any, object]]
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -61,6 +58,16 @@ class Param:
     do_not_specialize_on_alignment: bool = False
 
     @property
+    def num(self) -> int:
+        """The index, as Triton calls it."""
+        return self.index
+
+    @property
+    def has_default(self) -> bool:
+        """Whether it may be left out."""
+        return self.default is not MISSING
+
+    @property
     def is_const(self) -> bool:
         """Whether it is annotated `tl.const`: a pointer that is only read."""
         return _last_name(self.annotation) == "const"
@@ -70,7 +77,7 @@ class Function:
     """A function of the kernel language: parsed when first needed, callable from kernels.
 
     Raises CompilationError for what cannot be a kernel function at all: lambdas, generators,
-    coroutines, `*args`, parameters named like what a launch takes, and unreadable source.
+    coroutines, `**kwargs`, and unreadable source.
     """
 
     def __init__(self, fn: Callable[..., Any], do_not_specialize: Iterable[str | int] = (),
@@ -108,12 +115,10 @@ class Function:
         if code.co_flags & inspect.CO_GENERATOR:
             self._refuse(f"`{self.name}` is a generator", "kernels cannot `yield`; store results "
                          "through a pointer, or return a tuple")
-        if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
-            args = self.tree.args
-            extra = args.vararg or args.kwarg
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            extra = self.tree.args.kwarg
             assert extra is not None
-            self._refuse(f"`{self.name}` takes `*{extra.arg}`", "name every parameter; pass a "
-                         "tuple as one parameter", extra)
+            self._refuse(f"`{self.name}` takes `**{extra.arg}`", "name every parameter", extra)
 
     def _refuse(self, message: str, advice: str, node: ast.AST | None = None) -> NoReturn:
         loc = Location(self.file, self.first_line)
@@ -126,12 +131,6 @@ class Function:
                      unaligned: frozenset[str | int]) -> list[Param]:
         params = []
         for i, p in enumerate(inspect.signature(self.fn).parameters.values()):
-            if p.name in RESERVED:
-                args = self.tree.args
-                node = next(a for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)
-                            if a.arg == p.name)
-                self._refuse(f"parameter `{p.name}` is named like what a launch takes",
-                             f"rename it, for instance to `{p.name}_`", node)
             params.append(Param(p.name, i, p.kind, p.default, p.annotation,
                                 names_constexpr(p.annotation), p.name in fixed or i in fixed,
                                 p.name in unaligned or i in unaligned))

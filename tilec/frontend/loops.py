@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import isfinite
 from typing import Any
 
 from tilec.errors import CompilationError
-from tilec.frontend.branches import body, condition
+from tilec.frontend.branches import Branch, body, condition
 from tilec.frontend.expressions import truth
-from tilec.frontend.merge import RUN_TIME, Mismatch, Undefined, fit, plain, rebuild, split
-from tilec.frontend.visitor import RETURNED, Visitor, handles
+from tilec.frontend.merge import RUN_TIME, Mismatch, Undefined, fit, plain, rebuild, split, zero
+from tilec.frontend.visitor import ENDED, LEFT, MORE, RESULT, RETURNED, Visitor, handles
 from tilec.ir import ops
 from tilec.ir.core import Block, Value
 from tilec.ir.remarks import remark
@@ -141,35 +142,60 @@ def visit_for(v: Visitor, node: ast.For) -> None:
 def _unrolled(v: Visitor, node: ast.For, items: Any) -> None:
     if len(items) > MAX_UNROLL:
         raise v.error(node.iter, f"this loop would be unrolled {len(items)} times", "use tl.range")
-    for item in items:
+    v.loops += 1
+    _rounds(v, node, items)
+    v.loops -= 1
+    _leave(v)
+
+
+def _rounds(v: Visitor, node: ast.For, items: Any) -> None:
+    """Run the rounds of an unrolled loop, the later ones where those before have not ended it."""
+    for i, item in enumerate(items):
         assign(v, node.target, item, keep_numbers=True)
         body(v, node.body)
-        if RETURNED in v.names:
-            if v.names[RETURNED] is not True:
-                raise v.error(node, "this unrolled loop contains a `return` under a run-time "
-                              "condition", "move the `return` out of the loop")
-            return
+        v.names.pop(LEFT, None)
+        ended, rest = v.names.get(ENDED), items[i + 1:]
+        if ended is None:
+            continue
+        if ended is not True and rest:
+            branch = Branch(v, node)
+            branch.run(1, partial(_rounds, v, node, rest), afresh=True)
+            branch.finish(ended, v.analysis.live_head[node])
+        return
+
+
+def _leave(v: Visitor) -> None:
+    """Go on behind a loop: where it returned, control has left the statements there, too."""
+    v.names.pop(ENDED, None)
+    returned = v.names.pop(RETURNED, None)
+    if returned is not None:
+        v.names[LEFT] = returned
+        if v.loops:
+            v.names[ENDED] = v.names[RETURNED] = returned
 
 
 def _run_time_for(v: Visitor, node: ast.For, space: Any) -> None:
     if not isinstance(node.target, ast.Name):
         raise v.error(node.target, "the loop variable must be one name")
-    _no_return(v, node)
     lo, hi, step, mirrored = _bounds(v, node, space)
+
+    def enter(index: Any) -> None:
+        if mirrored is not None:
+            v.at(node)
+            index = mirrored - index
+        assert isinstance(node.target, ast.Name)
+        v.bind(node.target.id, index)
+
+    if node in v.analysis.exits:
+        _for_that_may_end(v, node, lo, hi, step, enter)
+        return
     carried = _Carried(v, node)
     block = Block([lo.handle.type], [node.target.id if mirrored is None else ""])
     args = [block.add_arg(t) for t in carried.types]
     v.names = carried.enter(args)
     with v.context.inside(block):
-        index: Any = tensor(block.args[0])
-        if mirrored is not None:
-            v.at(node)
-            index = mirrored - index
-        v.bind(node.target.id, index)
-        v.loops += 1
-        body(v, node.body)
-        v.loops -= 1
-        v.at(node)
+        enter(tensor(block.args[0]))
+        _round(v, node)
         yields = carried.leave(v.names)
     kept = _unchanged(args, carried.init, yields)
     _remove_others(block, args, kept)
@@ -178,6 +204,103 @@ def _run_time_for(v: Visitor, node: ast.For, space: Any) -> None:
                                   [carried.init[i] for i in kept], body=block,
                                   loc=v.location(node), **space.attributes))
     v.names = carried.after(_spread(carried.init, kept, op.results))
+
+
+def _round(v: Visitor, node: ast.For | ast.While) -> None:
+    """Run the body of a loop once."""
+    v.loops += 1
+    body(v, node.body)
+    v.loops -= 1
+    v.names.pop(LEFT, None)
+    v.at(node)
+
+
+# -- loops that may end in the middle of a round ----------------------------------------------
+
+def _for_that_may_end(v: Visitor, node: ast.For, lo: Any, hi: Any, step: Any,
+                      enter: Callable[[Any], None]) -> None:
+    remark(v.location(node), "loop", "it may end in the middle of a round, by `break` or "
+           "`return`: a `while`, which is not pipelined")
+    v.at(node)
+    unsigned = dt.from_name(f"u{lo.dtype.primitive_bitwidth}")
+
+    def more(index: tensor) -> tensor:
+        left: Any = cast(hi - index, unsigned)  # 1 or more, in a round
+        result: tensor = left > cast(step, unsigned)
+        return result
+
+    first: Any = lo < hi
+    if step.handle.op is None or not isinstance(step.handle.op, ops.Constant):
+        first = first & (step > 0)
+    _while_that_may_end(v, node, first, lo, enter, lambda i: (more(i), i + step))
+
+
+def _while_that_may_end(v: Visitor, node: ast.For | ast.While, first: tensor, index: tensor | None,
+                        enter: Callable[[Any], None], more: Callable[[Any], Any]) -> None:
+    """A loop whose rounds say at their end whether there is another: not where one has ended it.
+
+    first: whether there is a round. index: the first value of what `enter` binds in each round, if
+    anything. more: gives, at the end of a round, whether there is another as far as the loop itself
+    says; with an index also the next one, and then only computes.
+    """
+    carried = _Carried(v, node)
+    init = [first.handle, *([] if index is None else [index.handle])]
+    own = len(init)
+    init += carried.init
+    before, after = Block([x.type for x in init]), Block([x.type for x in init])
+    v.names = carried.enter(after.args[own:])
+    with v.context.inside(after):
+        if index is not None:
+            enter(tensor(after.args[1]))
+        _round(v, node)
+        yields = _next(v, node, None if index is None else tensor(after.args[1]), more)
+        returned, result = v.names.pop(RETURNED, None), v.names.pop(RESULT, None)
+        yields += carried.leave(v.names)
+        leaves: list[Value] = []
+        if returned is not None:
+            leaves.append(_as_tensor(returned).handle)
+        tree = split(result, leaves)
+        after.insert(ops.Yield([*yields, *leaves], loc=v.builder.loc))
+    for leaf in leaves:
+        init.append(zero(v.builder, leaf.type))
+        before.add_arg(leaf.type)
+        after.add_arg(leaf.type)
+    before.insert(ops.Condition(before.args[0], before.args, loc=v.location(node)))
+    op = v.builder.insert(ops.While(init, before=before, after=after, loc=v.location(node)))
+    behind = own + len(carried.init)
+    v.names = carried.after(op.results[own:behind])
+    if returned is not None:
+        v.names[RETURNED] = tensor(op.results[behind])
+        v.names[RESULT] = rebuild(tree, op.results[behind:], "result")
+    _leave(v)
+
+
+def _next(v: Visitor, node: ast.For | ast.While, index: tensor | None,
+          more: Callable[[Any], Any]) -> list[Value]:
+    """Whether there is another round, and its index if there is one."""
+    ended = v.names.pop(ENDED, None)
+    if index is not None:
+        go, following = more(index)
+        if ended is not None:
+            over: Any = _as_tensor(ended)
+            go = go & ~over
+        return [go.handle, following.handle]
+    if ended is None:
+        return [_as_tensor(more(None)).handle]
+    if ended is True:
+        return [_as_tensor(False).handle]
+    branch = Branch(v, node)
+
+    def ask() -> None:
+        v.names[MORE] = more(None)
+
+    branch.run(1, ask)
+    branch.finish(ended, v.analysis.live_head[node])
+    return [_as_tensor(v.names.pop(MORE)).handle]
+
+
+def _as_tensor(flag: Any) -> tensor:
+    return flag if isinstance(flag, tensor) else constant(flag, dt.int1)
 
 
 def _unchanged(args: Sequence[Value], init: Sequence[Value], yields: list[Value]) -> list[int]:
@@ -202,13 +325,6 @@ def _spread(init: Sequence[Value], kept: list[int], results: Sequence[Value]) ->
     for i, result in zip(kept, results, strict=True):
         out[i] = result
     return out
-
-
-def _no_return(v: Visitor, node: ast.For | ast.While) -> None:
-    if node in v.analysis.returns:
-        found = next(n for n in ast.walk(node) if isinstance(n, ast.Return))
-        raise v.error(found, "`return` inside a loop is not supported",
-                      "set a flag in the loop and return after it, or mask with tl.where")
 
 
 def _bounds(v: Visitor, node: ast.For, space: Any) -> tuple[tensor, tensor, tensor, tensor | None]:
@@ -251,7 +367,7 @@ def _expect_to_count_up(v: Visitor, node: ast.For, lo: Any, hi: Any, step: Any) 
     in others the interpreter does."""
     remark(v.location(node.iter), "loop", "the step is known at run time only: compiled code runs "
            "no round where it is 0 or less")
-    if v.context.options.get("debug"):
+    if v.context.options.get("debug") or node in v.analysis.exits:
         holds = (step > 0) | ((step < 0) & (lo <= hi))
         v.builder.insert(ops.Assert(holds.handle, loc=v.location(node.iter), message="the step of "
                                     "a loop is 0 or less, and not a constexpr"))
@@ -273,26 +389,21 @@ def visit_while(v: Visitor, node: ast.While) -> None:
     if node.orelse:
         raise v.error(node.orelse[0], "`else` of a loop is not supported in a kernel",
                       "put its statements after the loop")
-    _no_return(v, node)
+    if node in v.analysis.exits:
+        _while_with_exits(v, node)
+        return
     carried = _Carried(v, node)
     before, after = Block(carried.types), Block(carried.types)
     v.names = carried.enter(before.args)
     with v.context.inside(before):
-        test = v.visit(node.test)
-        disable_licm = False
-        if isinstance(test, control.condition):
-            test, disable_licm = test.value, test.disable_licm
-        known = truth(v, node.test, test)
-        if known is not None:
-            _static_while(v, node, carried, known)
+        test, disable_licm = _test(v, node)
+        if isinstance(test, bool):
+            _static_while(v, node, carried, test)
             return
-        cond = condition(v, node.test, test, "while").handle
+        cond = test.handle
     v.names = carried.enter(after.args)
     with v.context.inside(after):
-        v.loops += 1
-        body(v, node.body)
-        v.loops -= 1
-        v.at(node)
+        _round(v, node)
         yields = carried.leave(v.names)
     ins, outs = list(before.args), list(after.args)
     kept = _unchanged(outs, carried.init, yields)
@@ -306,6 +417,23 @@ def visit_while(v: Visitor, node: ast.While) -> None:
     op = v.builder.insert(ops.While([carried.init[i] for i in kept], before=before, after=after,
                                     loc=v.location(node), disable_licm=disable_licm))
     v.names = carried.after(_spread(carried.init, kept, op.results))
+
+
+def _test(v: Visitor, node: ast.While) -> tuple[bool | tensor, bool]:
+    """The condition, and whether its author wants nothing moved out of the loop."""
+    test, disable_licm = v.visit(node.test), False
+    if isinstance(test, control.condition):
+        test, disable_licm = test.value, test.disable_licm
+    known = truth(v, node.test, test)
+    return condition(v, node.test, test, "while") if known is None else known, disable_licm
+
+
+def _while_with_exits(v: Visitor, node: ast.While) -> None:
+    """The condition is computed before the loop, and again at the end of each round."""
+    first, _ = _test(v, node)
+    if first is not False:
+        _while_that_may_end(v, node, _as_tensor(first), None, lambda index: None,
+                            lambda index: _test(v, node)[0])
 
 
 def _static_while(v: Visitor, node: ast.While, carried: _Carried, known: bool) -> None:

@@ -16,7 +16,15 @@ from tilec.ir.types import Pointer, Scalar, Tensor, Type, element_of, i64, shape
 from tilec.language.dtypes import dtype, of_ir
 from tilec.language.literals import literal_dtype
 from tilec.language.promotion import number_dtype
-from tilec.language.values import constant, constexpr, describe, is_number, tensor, to_tensor
+from tilec.language.values import (
+    constant,
+    constexpr,
+    describe,
+    is_number,
+    like,
+    tensor,
+    to_tensor,
+)
 
 
 @dataclass
@@ -73,11 +81,6 @@ def split(value: Any, leaves: list[Value]) -> Any:
     if isinstance(value, tuple):
         return like(value, [split(v, leaves) for v in value])
     return value
-
-
-def like(model: tuple[Any, ...], items: Sequence[Any]) -> tuple[Any, ...]:
-    """A tuple of the class of `model`, a NamedTuple perhaps, with other items."""
-    return type(model)(*items) if hasattr(model, "_fields") else tuple(items)
 
 
 def fit(tree: Any, types: Sequence[Type], value: Any, out: list[Value]) -> None:

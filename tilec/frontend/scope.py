@@ -113,6 +113,8 @@ def visit_attribute(v: Visitor, node: ast.Attribute) -> Any:
         return outer_value(v, node, ast.unparse(node), value, base.__dict__) \
             if isinstance(value, _NUMBERS) or is_constexpr(value) else value
     v.at(node)
+    if name == "value" and not isinstance(base, tensor) and not hasattr(base, name):
+        return base  # a constexpr, which stands here as what it wraps
     if name.startswith("__") or isinstance(base, (types.FunctionType, Function)):
         raise v.error(node, f"attribute `{name}` cannot be read in a kernel")
     try:
@@ -136,10 +138,7 @@ def refuse_pointer(v: Visitor, node: ast.Attribute, base: Any) -> None:
 
 
 _NOT_YET = frozenset((  # Triton's names, of which the nearest spelling is no substitute
-    "associative_scan atomic_and atomic_cas atomic_max atomic_min atomic_or atomic_xchg "
-    "atomic_xor cat cumprod cumsum dot_scaled flip gather histogram inline_asm_elementwise "
-    "interleave join map_elementwise philox rand rand4x randint randint4x randn randn4x sort split "
-    "topk umulhi").split())
+    "dot_scaled histogram map_elementwise").split())
 
 
 def _advise(base: str, name: str, owner: Any) -> str:

@@ -18,7 +18,7 @@ from tilec.frontend.function import Function
 from tilec.ir import types as ir
 from tilec.language import dtypes as dt
 from tilec.language.descriptors import check_form
-from tilec.language.values import constexpr
+from tilec.language.values import constexpr, like
 
 _DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[(\d+(?:, *\d+)*)\](?:, *(\w+))?>(:.*)?")
 MAX_NESTING = 32  # of tuples in one another
@@ -59,8 +59,9 @@ def parse_spec(given: Any, name: str = "") -> Spec:
         return given
     if isinstance(given, (tuple, list)):
         check_nesting(given, f"the type of `{name}`")
-        return tuple(g if isinstance(g, constexpr) else parse_spec(g, f"{name}[{i}]")
-                     for i, g in enumerate(given))
+        parts = [g if isinstance(g, constexpr) else parse_spec(g, f"{name}[{i}]")
+                 for i, g in enumerate(given)]
+        return like(tuple(given) if isinstance(given, list) else given, parts)
     where = f"the type of `{name}`" if name else "an argument type"
     if isinstance(given, str):
         return _parse_text(given.strip(), where)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tilec.language as tl
 from tilec.errors import CompileTimeAssertionError
-from tilec.frontend.expressions import binary, truth
+from tilec.frontend.expressions import binary, sequence, truth
 from tilec.frontend.function import names_constexpr
 from tilec.frontend.loops import assign
 from tilec.frontend.merge import RUN_TIME, plain
-from tilec.frontend.visitor import RESULT, RETURNED, Visitor, handles
+from tilec.frontend.visitor import ENDED, LEFT, RESULT, RETURNED, Visitor, handles
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
+from tilec.ir.remarks import remark
 from tilec.language.casting import cast
 from tilec.language.dtypes import dtype
 from tilec.language.values import is_number, tensor
@@ -64,18 +65,26 @@ def visit_ann_assign(v: Visitor, node: ast.AnnAssign) -> None:
 
 @handles(ast.Expr)
 def visit_expr(v: Visitor, node: ast.Expr) -> None:
-    """An expression for its effect; docstrings have none."""
+    """An expression for its effect. A hint holds of the value's names from here on; what has no
+    effect is a remark, but for a product that runs on; docstrings say nothing."""
     if isinstance(node.value, ast.Constant):
         return
     last = v.context.last
     value = v.visit(node.value)
-    _refuse_dropped(v, node.value, value, v.context.made_since(last))
-
-
-def _refuse_dropped(v: Visitor, node: ast.expr, value: Any, made: list[Op]) -> None:
-    """Raise if a statement's value is that of a product, or of ops that only compute. A value that
-    was there before, as a name is, says nothing; nor does one that a function has used itself."""
+    made = v.context.made_since(last)
     producers = [x.op for x in _tensors(value) if x.op in made and not x.uses]
+    _refuse_dropped_products(v, node.value, producers)
+    if producers and isinstance(producers[0], ops.Hint) and _hold(v, producers[0], made):
+        return
+    calls = isinstance(node.value, ast.Call)  # which may have done all at compile time
+    if not any(op.effects - {"read", "read_shared"} for op in made) and \
+            (not calls or producers and all(op is not None and op.pure for op in producers)):
+        remark(v.location(node.value), "statement", "this has no effect: its result is not used")
+
+
+def _refuse_dropped_products(v: Visitor, node: ast.expr, producers: Sequence[Op | None]) -> None:
+    """Raise if a statement's value is that of a product which still runs. A value that was there
+    before, as a name is, says nothing; nor does one that a function has used itself."""
     for op in producers:
         if isinstance(op, (ops.Wgmma, ops.WgmmaWait)):
             accs = op.values if isinstance(op, ops.WgmmaWait) else (op.c,)
@@ -83,10 +92,18 @@ def _refuse_dropped(v: Visitor, node: ast.expr, value: Any, made: list[Op]) -> N
             function = ast.unparse(node.func if isinstance(node, ast.Call) else node)
             raise v.error(node, "the result of this product is dropped",
                           f"write `{name} = {function}(...)`")
-    if producers and all(op is not None and op.pure for op in producers) and \
-            not any(op.effects - {"read", "read_shared"} for op in made):
-        raise v.error(node, "this has no effect: its result is not used",
-                      "give the result a name, store it, or remove the statement")
+
+
+def _hold(v: Visitor, hint: Op, made: list[Op]) -> bool:
+    """Bind what a hint promises something of to the hint's result, under all of its names; whether
+    it has any."""
+    about = hint.operands[0]
+    while isinstance(about.op, ops.Hint) and about.op in made:
+        about = about.op.x
+    names = [n for n, x in v.names.items() if isinstance(x, tensor) and x.handle is about]
+    for name in names:
+        v.bind(name, tensor(hint.results[0], v.names[name].literal))
+    return bool(names)
 
 
 def _tensors(value: Any) -> Iterator[Value]:
@@ -127,7 +144,58 @@ def visit_return(v: Visitor, node: ast.Return) -> None:
         raise v.error(node, "a kernel cannot return a value",
                       "store it: `tl.store(out_ptr + offsets, value)`")
     v.names[RESULT] = value
-    v.names[RETURNED] = True
+    v.names[LEFT] = True
+    if v.loops:
+        v.names[ENDED] = v.names[RETURNED] = True
+
+
+@handles(ast.Break)
+def visit_break(v: Visitor, node: ast.Break) -> None:
+    """End the loop."""
+    v.names[LEFT] = v.names[ENDED] = True
+
+
+@handles(ast.Continue)
+def visit_continue(v: Visitor, node: ast.Continue) -> None:
+    """End the round of the loop."""
+    v.names[LEFT] = True
+
+
+@handles(ast.NamedExpr)
+def visit_named(v: Visitor, node: ast.NamedExpr) -> Any:
+    """`name := value`."""
+    value = v.visit(node.value)
+    assign(v, node.target, value)
+    return value
+
+
+@handles(ast.ListComp, ast.GeneratorExp)
+def visit_comprehension(v: Visitor, node: ast.ListComp | ast.GeneratorExp) -> tuple[Any, ...]:
+    """A comprehension over tuples or static ranges, as a tuple."""
+    out: list[Any] = []
+    own = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+    saved = {name: v.names[name] for name in own if name in v.names}
+    _comprehend(v, node, node.generators, out)
+    for name in own:
+        v.names.pop(name, None)
+    v.names.update(saved)
+    return tuple(out)
+
+
+def _comprehend(v: Visitor, node: ast.ListComp | ast.GeneratorExp,
+                generators: Sequence[ast.comprehension], out: list[Any]) -> None:
+    if not generators:
+        out.append(v.visit(node.elt))
+        return
+    first = generators[0]
+    for item in sequence(v, first.iter, v.visit(first.iter)):
+        assign(v, first.target, item, keep_numbers=True)
+        keep = [truth(v, c, v.visit(c)) for c in first.ifs]
+        if None in keep:
+            raise v.error(node, "the `if` of a comprehension must be known at compile time",
+                          "use tl.where on the elements")
+        if all(keep):
+            _comprehend(v, node, generators[1:], out)
 
 
 @handles(ast.Assert)

@@ -18,9 +18,11 @@ from tilec.language.context import Context
 
 MAX_DEPTH = 40  # of inlined calls; a Python frame limit of 1000 is not reached before
 LINE_END = 1 << 20
-# Stand in scope beside the author's names: whether the function has returned (absent: no, True,
-# or a run-time i1), and what.
-RETURNED, RESULT = "<returned>", "<result>"
+# Stand in scope beside the author's names. FLAGS are absent (no), True, or a run-time i1: whether
+# control has left the statements that follow; in a loop also whether it ended the loop, and whether
+# it left the function; whether a loop has another round. RESULT is what the function returns.
+LEFT, ENDED, RETURNED, MORE = FLAGS = ("<left>", "<ended>", "<returned>", "<more>")
+RESULT = "<result>"
 
 H = TypeVar("H", bound=Callable[..., Any])
 HANDLERS: dict[type[ast.AST], Callable[..., Any]] = {}
@@ -40,7 +42,7 @@ class Visitor:
     """Visits one function, whose arguments are `names`; a call makes another one.
 
     names: the author's names, bound to compile-time Python values and `tensor`s. loops: how many
-    run-time loops are around the current statement.
+    loops of this function are around the current statement.
     """
 
     def __init__(self, context: Context, fn: Function, names: dict[str, Any],
@@ -109,9 +111,6 @@ class Visitor:
 
 
 _ADVICE: dict[type[ast.AST], tuple[str, str]] = {
-    ast.Break: ("`break`", "put the condition into `while`, or mask the rest of the iteration "
-                "with tl.where"),
-    ast.Continue: ("`continue`", "put the rest of the body under `if not ...:`"),
     ast.Try: ("`try`", "a kernel raises nothing; remove it"),
     ast.Raise: ("`raise`", "use tl.static_assert for compile-time conditions, tl.device_assert "
                 "for others"),
@@ -129,7 +128,6 @@ _ADVICE: dict[type[ast.AST], tuple[str, str]] = {
     ast.DictComp: ("a dict", "use a tuple, or separate names"),
     ast.Set: ("a set", "use a tuple"),
     ast.SetComp: ("a set", "use a tuple"),
-    ast.NamedExpr: ("`:=`", "assign in a statement of its own"),
     ast.Match: ("`match`", "use `if` and `elif`"),
     ast.Yield: ("`yield`", "return a tuple"),
     ast.YieldFrom: ("`yield`", "return a tuple"),

@@ -53,7 +53,7 @@ def poison_origin(value: Value, frame: Frame) -> tuple[str, str]:
                     "give that load an `other` (with TILEC_STRICT=0 such lanes are 0)")
         if isinstance(op, (ops.Div, ops.Rem)) and not scalar_of(op.lhs.type).is_float:
             return f"the division by zero at {place(op)}", "divide by something else there"
-        if isinstance(op, ops.AtomicRmw) and op.mask is not None:
+        if isinstance(op, ops.Atomic) and op.mask is not None:
             return f"masked-off lanes of the atomic at {place(op)}", "use the others alone"
         if isinstance(op, (ops.SharedLoad, ops.RemoteLoad)):
             return f"shared memory that nobody wrote, read at {place(op)}", "write it before"

@@ -1,15 +1,16 @@
-"""Interpreter rules of structured control flow and reductions.
+"""Interpreter rules of structured control flow, reductions and scans.
 
 Where a condition differs between programs, each side runs for its own programs only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 import numpy as np
 
+from tilec.eval.combining import Combine, reduced, scanned
 from tilec.eval.dtypes import Array, dtype_of
 from tilec.interp.blame import poison_origin
 from tilec.interp.frame import Data, Frame, merge, take, union
@@ -119,40 +120,40 @@ def _(m: Machine, frame: Frame, op: ops.While) -> Sequence[Data]:
     raise AssertionError("unreachable")
 
 
-# -- reductions -------------------------------------------------------------------------------
+# -- reductions and scans ---------------------------------------------------------------------
 
 @interp_rules(ops.Reduce)
 def _(m: Machine, frame: Frame, op: ops.Reduce) -> Sequence[Data]:
+    parts, poison = _elements(frame, op)
+    poison = None if poison is None else np.asarray(poison.any(-1))
+    return [(a, poison) for a in reduced(parts, _combination(m, frame, op.body))]
+
+
+@interp_rules(ops.Scan)
+def _(m: Machine, frame: Frame, op: ops.Scan) -> Sequence[Data]:
+    parts, poison = _elements(frame, op)
+    turn, axis = slice(None, None, -1 if op.reverse else 1), op.axis - parts[0].ndim + 1
+    out = scanned([p[..., turn] for p in parts], _combination(m, frame, op.body))
+    if poison is not None:
+        poison = np.logical_or.accumulate(poison[..., turn], -1)
+        poison = np.moveaxis(poison[..., turn], -1, axis)
+    return [(np.moveaxis(a[..., turn], -1, axis), poison) for a in out]
+
+
+def _elements(frame: Frame, op: ops.Combining) -> tuple[list[Array], Array | None]:
+    """The operands with the axis last, and where any of them is poison."""
     data = [frame.get(v) for v in op.inputs]
-    rank = len(shape_of(op.inputs[0].type))
-    axis = op.axis - rank
-    poison = union(*(None if p is None else
-                     np.asarray(np.broadcast_to(p, (len(p), *a.shape[1:])).any(axis))
-                     for a, p in data))
+    axis = op.axis - len(shape_of(op.inputs[0].type))
     rows = max(len(a) for a, _ in data)
-    parts = [np.moveaxis(np.broadcast_to(a, (rows, *a.shape[1:])), axis, -1) for a, _ in data]
-    if _is_plain(op.body):
-        out = _tree(parts, lambda xs, ys: _combine_arrays(m, frame, op.body, xs, ys))
-    else:
-        out = _tree(parts, lambda xs, ys: _combine_lanes(m, frame, op.body, xs, ys))
-    return [(a, poison) for a in out]
+    poison = union(*(None if p is None else np.broadcast_to(p, (len(p), *a.shape[1:]))
+                     for a, p in data))
+    return ([np.moveaxis(np.broadcast_to(a, (rows, *a.shape[1:])), axis, -1) for a, _ in data],
+            None if poison is None else np.moveaxis(poison, axis, -1))
 
 
-def _tree(parts: list[Array], combine: Callable[[list[Array], list[Array]], list[Array]],
-          ) -> list[Array]:
-    """Reduce the last axis pairwise: halves against each other, odd ones out at the end."""
-    odd: list[list[Array]] = []
-    extent = parts[0].shape[-1]
-    while extent > 1:
-        half = extent // 2
-        if extent % 2:
-            odd.append([p[..., -1] for p in parts])
-        parts = combine([p[..., :half] for p in parts], [p[..., half:2 * half] for p in parts])
-        extent = half
-    out = [p[..., 0] for p in parts]
-    for extra in reversed(odd):
-        out = combine(out, extra)
-    return out
+def _combination(m: Machine, frame: Frame, body: Block) -> Combine:
+    combine = _combine_arrays if _is_plain(body) else _combine_lanes
+    return lambda xs, ys: combine(m, frame, body, xs, ys)
 
 
 def _is_plain(body: Block) -> bool:

@@ -64,6 +64,6 @@ def _(m: Machine, frame: Frame, op: ops.DescriptorStore | ops.DescriptorAtomic) 
                       "begin it inside, or store through pointers and a mask")
     value = access.value(op.value)
     if isinstance(op, ops.DescriptorAtomic):
-        access.run(m.memory.atomic_add, value, False)
+        access.run(m.memory.atomic, op.kind, [value], False)
     else:
         access.run(m.memory.store, value)

@@ -27,8 +27,9 @@ from tilec.ir.types import pointee_of, shape_of
 
 T = TypeVar("T")
 _VERB_OF = {
-    ops.Load: "reads", ops.Store: "writes", ops.AtomicRmw: "adds to", ops.AsyncCopy: "reads",
-    ops.DescriptorLoad: "reads", ops.DescriptorStore: "writes", ops.DescriptorAtomic: "adds to"}
+    ops.Load: "reads", ops.Store: "writes", ops.AsyncCopy: "reads",
+    ops.AtomicRmw: "updates", ops.AtomicCas: "updates",
+    ops.DescriptorLoad: "reads", ops.DescriptorStore: "writes", ops.DescriptorAtomic: "updates"}
 
 
 # -- grid -------------------------------------------------------------------------------------
@@ -203,14 +204,12 @@ def _(m: Machine, frame: Frame, op: ops.Store) -> None:
     access.run(m.memory.store, access.value(op.value))
 
 
-@interp_rules(ops.AtomicRmw)
-def _(m: Machine, frame: Frame, op: ops.AtomicRmw) -> Sequence[Data]:
+@interp_rules(ops.Atomic)
+def _(m: Machine, frame: Frame, op: ops.Atomic) -> Sequence[Data]:
     access = MemoryAccess(m, frame, op, op.value)
     access.apart()
-    value = access.value(op.value)
-    old = access.run(m.memory.atomic_add, value, bool(op.result.uses))
-    if old is None:
-        old = np.zeros((1, *shape_of(op.result.type)), value.dtype)
+    given = [access.value(v) for v in op.given]
+    old = access.run(m.memory.atomic, op.kind, given, bool(op.result.uses))
     return ((old, None if access.active is None else ~access.active),)
 
 

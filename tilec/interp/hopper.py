@@ -288,7 +288,7 @@ def _(m: Machine, frame: Frame, op: ops.TmaStore) -> None:
                       "that are poison: nobody wrote them, or something poison was written")
     try:
         if op.reduce:
-            m.memory.atomic_add(*tile, array, False)
+            m.memory.atomic(*tile, op.reduce, [array], False)
         else:
             m.memory.store(*tile, array)
     except AccessError as e:

@@ -226,7 +226,7 @@ def _full(data: Data) -> Array:
 
 def _poison_rule(op: Op, compute: Callable[..., Array]) -> Rule:
     """The rule of an op with an eval rule: its data by that, its poison by the op's kind."""
-    if not op.operands:
+    if not op.operands and not isinstance(op, ops.InlineAsm):
         def constant(m: Machine, frame: Frame, op: Op) -> Sequence[Data]:
             return ((compute(op)[None], None),)
         return constant
@@ -235,6 +235,8 @@ def _poison_rule(op: Op, compute: Callable[..., Array]) -> Rule:
     def run(m: Machine, frame: Frame, op: Op) -> Sequence[Data]:
         data = [frame.get(v) for v in op.operands]
         array = compute(op, *(a for a, _ in data))
+        if isinstance(array, tuple):  # of several results, each of all operands
+            return [(a, union(*(p for _, p in data))) for a in array]
         if type(op) not in _MAKES_POISON and all(p is None for _, p in data):
             return ((array, None),)
         return ((array, spread(op, compute, data)),)
@@ -280,15 +282,22 @@ def _dot(op: Op, compute: Callable[..., Array], data: Sequence[Data]) -> Array |
     return a.any(axis=-1, keepdims=True) | b.any(axis=-2, keepdims=True) | c
 
 
+def _gather(op: Op, compute: Callable[..., Array], data: Sequence[Data]) -> Array | None:
+    poison, (index, bad), (array, _) = _full(data[0]), data[1], data[0]
+    outside = (index < 0) | (index >= array.shape[op.attributes["axis"] - index.ndim + 1])
+    moved = None if poison is None else compute(op, poison, index)
+    return union(moved, bad, _none_if_clear(outside))
+
+
 def _none_if_clear(poison: Array | None) -> Array | None:
     return poison if poison is not None and poison.any() else None
 
 
 _POISON: dict[type, Callable[..., Array | None]] = {
     ops.Select: _select, ops.Div: _divide, ops.Rem: _divide, ops.And: _logical, ops.Or: _logical,
-    ops.Dot: _dot,
+    ops.Dot: _dot, ops.Gather: _gather,
 }
-_MAKES_POISON = (ops.Div, ops.Rem)
+_MAKES_POISON = (ops.Div, ops.Rem, ops.Gather)
 
 
 def full_shape(data: Data, value: Value, count: int) -> Array:

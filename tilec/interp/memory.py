@@ -8,14 +8,15 @@ another, and keep their host address modulo 256, so that alignment is as on the 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from tilec.eval.atomics import Update, in_turn, update_of
 from tilec.eval.dtypes import BOOL, Array, DType
 from tilec.eval.storage import span_of, storage_of
-from tilec.interp.touches import By, Touches, put
+from tilec.interp.touches import By, Touches, lanes_on, put
 from tilec.interp.views import Views
 
 SPACING = 1 << 40
@@ -255,7 +256,9 @@ class Memory:
     def store(self, address: Array, active: Array | None, by: By, value: Array) -> None:
         """Write `value` [P, ...]; raises AccessError and Conflict."""
         dtype = self.stored_as(address, value, active)
-        for allocation, view, index, values, select in self._writes(address, value, active, dtype):
+        values = np.broadcast_to(value.view(np.uint8) if value.dtype == BOOL else value,
+                                 address.shape)
+        for allocation, view, index, select in self._writes(address, active, dtype):
             if self.count_changes:
                 on = slice(None) if select is None else select
                 self.changes += bool((view[index[on]] != values[on]).any())
@@ -265,57 +268,54 @@ class Memory:
             else:
                 put(view, index, select, values)
 
-    def atomic_add(self, address: Array, active: Array | None, by: By, value: Array,
-                   want_old: bool) -> Array | None:
-        """Add to memory lane after lane; the old values if `want_old`."""
-        old = np.zeros(address.shape, value.dtype) if want_old else None
-        dtype = self.stored_as(address, value, active)
-        for allocation, view, index, values, select in self._writes(address, value, active, dtype):
+    @np.errstate(all="ignore")
+    def atomic(self, address: Array, active: Array | None, by: By, kind: str,
+               given: Sequence[Array], want_old: bool) -> Array:
+        """Update memory lane after lane, in rows of programs, by an atomic of a kind; the old
+        values if `want_old`. given: what the new ones are made of. Raises AccessError and Conflict.
+        """
+        old = np.zeros(address.shape, given[-1].dtype)
+        dtype = self.stored_as(address, old, active)
+        update = self.updates(kind, dtype)
+        for allocation, view, index, select in self._writes(address, active, dtype):
             found = self._watched(allocation, index, select, by, dtype.itemsize, True)
             if allocation.touches is not None and found is not None:
                 allocation.touches.atomic(found, select, by)
-            lanes = np.ones(index.shape, bool) if select is None else select
-            index, values = index[lanes], values[lanes]
-            if self.count_changes:
-                self.changes += bool(values.astype(bool).any())
-            if old is None:
-                self.add_at(view, index, values, dtype)
-                continue
-            taken = np.empty(len(index), value.dtype)
-            for i, (at, v) in enumerate(zip(index.tolist(), values, strict=True)):
-                taken[i] = view[at]
-                self.add_at(view, np.array([at]), np.asarray([v], view.dtype), dtype)
-            old[lanes] = taken
+            at, *new = lanes_on(select, index, *given)
+            before = view[at] if self.count_changes else None
+            if isinstance(update, np.ufunc) and not want_old:
+                update.at(view, at, *new)
+            elif len(at):
+                taken = np.empty(len(at), old.dtype)
+                for lanes in in_turn(at):
+                    taken[lanes] = here = view[at[lanes]]
+                    view[at[lanes]] = update(here, *(x[lanes] for x in new))
+                old[slice(None) if select is None else select] = \
+                    taken.reshape(old.shape) if select is None else taken
+            if before is not None:
+                self.changes += bool((view[at] != before).any())
         return old
 
-    def _writes(self, address: Array, value: Array, active: Array | None, dtype: DType,
-                ) -> list[tuple[Allocation, Array, Array, Array, Array | None]]:
-        """(allocation, its vector, indices, values, lanes or None) for each one, after all checks.
-        """
-        size = dtype.itemsize
-        stored = value.view(np.uint8) if value.dtype == BOOL else value
-        out = []
+    def _writes(self, address: Array, active: Array | None, dtype: DType,
+                ) -> list[tuple[Allocation, Array, Array, Array | None]]:
+        """(allocation, its vector, indices, lanes or None) for each one, after all checks."""
+        size, out = dtype.itemsize, []
         for allocation, lanes in self._resolve(address, active, size):
             select = active if lanes is None else lanes
             if not allocation.writeable:
                 where = np.ones(address.shape, bool) if select is None else select
                 raise AccessError("readonly", where, allocation)
             index = self._index(address, allocation, size)
-            out.append((allocation, allocation.view(dtype), index,
-                        np.broadcast_to(stored, address.shape), select))
+            out.append((allocation, allocation.view(dtype), index, select))
         return out
 
     def stored_as(self, address: Array, value: Array, active: Array | None) -> DType:
         """The dtype of the elements in memory that a value is written to."""
         return np.dtype(np.uint8) if value.dtype == BOOL else value.dtype
 
-    @np.errstate(all="ignore")
-    def add_at(self, view: Array, index: Array, values: Array, dtype: DType) -> None:
-        """view[index] += values, elements of `dtype`, one after another, each rounded."""
-        if len(np.unique(index)) == len(index):
-            view[index] = view[index] + values
-        else:
-            np.add.at(view, index, values)
+    def updates(self, kind: str, dtype: DType) -> Update:
+        """What an atomic of a kind does to elements of `dtype` in memory."""
+        return update_of(kind, dtype)
 
     def finish(self) -> None:
         """All has run."""

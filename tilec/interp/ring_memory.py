@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilec.eval.atomics import Update
 from tilec.eval.dtypes import Array, DType, is_float
-from tilec.eval.ring import RING, add, embed, encode, number
+from tilec.eval.ring import RING, RING_UPDATES, embed, encode, number
 from tilec.interp.memory import SPACING, Allocation, Memory
 from tilec.interp.touches import By
 
@@ -48,13 +49,9 @@ class RingMemory(Memory):
                 return self.allocations[index].dtype
         return super().stored_as(address, value, active)
 
-    def add_at(self, view: Array, index: Array, values: Array, dtype: DType) -> None:
-        """view[index] += values, elements of `dtype` in memory."""
-        if not is_float(dtype):
-            super().add_at(view, index, values, dtype)
-            return
-        for at, value in zip(index.tolist(), values):
-            view[at] = add(view[at], value)
+    def updates(self, kind: str, dtype: DType) -> Update:
+        """What an atomic of a kind does to elements of `dtype` in memory."""
+        return RING_UPDATES[kind] if is_float(dtype) else super().updates(kind, dtype)
 
     def finish(self) -> None:
         """All has run: the arrays get what stands for the elements."""

@@ -236,7 +236,7 @@ class _Launch:
 
     def _synchronise(self) -> bool:
         """Whether programs may order what they do by atomics."""
-        return any(isinstance(op, ops.AtomicRmw) and op.result.uses for op in self.body)
+        return any(isinstance(op, ops.Atomic) and op.result.uses for op in self.body)
 
     def _group_size(self) -> int:
         tiles = [prod(shape_of(v.type)) for op in self.body for v in op.results]

@@ -5,19 +5,22 @@ The same plans serve the allocator and the code generator.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from math import prod
 
 from tilec.ir import ops
 from tilec.ir.conversion import Plan, Shared, plan_conversion
 from tilec.ir.core import Op
-from tilec.ir.fragment import Fragment, fragment, odd_factors_stay, storage_shape
+from tilec.ir.fragment import Fragment, fragment, odd_factors_stay, split_extent, storage_shape
 from tilec.ir.layouts import Mma, slice_of
 from tilec.ir.linear import tile_outs
 from tilec.ir.types import Scalar, Tensor, Type, element_of, scalar_of, shape_of
 
 ALIGN = 16
+LANE_BITS = 5  # of the thread's index, below those of the warp
 
 
 def align_up(size: int, align: int = ALIGN) -> int:
@@ -27,13 +30,15 @@ def align_up(size: int, align: int = ALIGN) -> int:
 
 def scratch_bytes(op: Op) -> int:
     """Bytes of shared memory that `op` uses while it runs; 0 for most ops."""
-    if isinstance(op, ops.Reduce):
-        return reduce_scratch(op)
+    if isinstance(op, ops.Combining):
+        return partial_areas(op)[1]
     if isinstance(op, (ops.ConvertLayout, ops.Reshape)):
         src, dst = op.x.type, op.result.type
         assert isinstance(src, Tensor) and isinstance(dst, Tensor)
         return move_scratch(src, dst)
-    if isinstance(op, ops.AtomicRmw):
+    if isinstance(op, ops.Gather):
+        return prod(shape_of(op.x.type)) * element_of(op.x.type).bytes
+    if isinstance(op, ops.Atomic):
         return atomic_scratch(op)
     if isinstance(op, ops.Dot):
         return dot_areas(op)[3]
@@ -62,86 +67,158 @@ def tile_registers(t: Tensor) -> int:
     return -(-tile_fragment(t).num_registers * bits // 32)
 
 
-# ---- reductions
+# ---- reductions and scans
 @dataclass(frozen=True)
-class ReducePlan:
-    """A reduction along one axis of a fragment.
+class Partials:
+    """Where warps that differ in these bits of the thread's index leave partial results in scratch.
 
-    members[i]: the source registers that make up result register i, in the order of their
-    coordinates. lanes, warps: index bits whose elements differ along the axis. In scratch, element
-    places[i] + (place of the thread) has 2**len(warps) partial results, side by side; the thread's
+    Element places[i] + (place of the thread) has 2**len(warps) of them, side by side; the thread's
     place is the XOR of thread_places over the set bits of its index. There are `elements` in all.
     """
 
-    members: tuple[tuple[int, ...], ...]
-    lanes: tuple[int, ...]
     warps: tuple[int, ...]
     places: tuple[int, ...]
     thread_places: tuple[int, ...]
     elements: int
 
 
-@lru_cache(maxsize=1024)
-def reduce_plan(src: Tensor, axis: int) -> ReducePlan:
-    """The plan for a tile of a type reduced along `axis`."""
-    frag = tile_fragment(src)
+def _partials(frag: Fragment, axis: int, step: int, warps: tuple[int, ...],
+              registers: Iterable[int]) -> Partials:
+    """Partial results of each `step` elements along `axis`, which the given registers hold."""
+    odd, pow2 = list(frag.odd), list(frag.pow2)
+    odd[axis], pow2[axis], _ = split_extent(odd[axis] * pow2[axis] // step)
+
+    def place(at: Sequence[int]) -> int:
+        """Odd parts outermost, so that a thread's place is the XOR of its bits' places."""
+        part = low = 0
+        for d, c in enumerate(at):
+            part = part * odd[d] + (c // step if d == axis else c) // pow2[d]
+            low = low * pow2[d] + (c // step if d == axis else c) % pow2[d]
+        return part * prod(pow2) + low
+
+    return Partials(warps, tuple(place(frag.register_coords[r]) for r in registers),
+                    tuple(map(place, (*frag.lane_bases, *frag.warp_bases))), prod(odd) * prod(pow2))
+
+
+def _members(frag: Fragment, axis: int) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Other coordinates -> the registers that differ from each other along `axis` alone, in the
+    order of their coordinates there."""
     groups: dict[tuple[int, ...], dict[int, int]] = {}
     for r, place in enumerate(frag.register_coords):
         at = list(place)
         along = at.pop(axis)
         groups.setdefault(tuple(at), {}).setdefault(along, r)
-    order = list(groups)
-    rest = [d for d in range(len(src.shape)) if d != axis]
+    return {at: tuple(found[c] for c in sorted(found)) for at, found in groups.items()}
+
+
+@dataclass(frozen=True)
+class ReducePlan:
+    """A reduction along one axis of a fragment.
+
+    members[i]: the source registers that make up result register i, in the order of their
+    coordinates. lanes: index bits whose elements differ along the axis. partials: of the warps.
+    """
+
+    members: tuple[tuple[int, ...], ...]
+    lanes: tuple[int, ...]
+    partials: Partials
+
+
+@lru_cache(maxsize=1024)
+def reduce_plan(src: Tensor, axis: int) -> ReducePlan:
+    """The plan for a tile of a type reduced along `axis`."""
+    frag, groups = tile_fragment(src), _members(tile_fragment(src), axis)
+    rest = tuple(n for d, n in enumerate(src.shape) if d != axis)
     if rest:
         assert src.layout is not None
-        dst = fragment(tuple(src.shape[d] for d in rest), slice_of(src.layout, axis))
-        order = list(dst.register_coords)
-
-    def flat(at: tuple[int, ...]) -> int:
-        """Odd parts outermost, so that a thread's place is the XOR of its bits' places."""
-        part = low = 0
-        for c, d in zip(at, rest, strict=True):
-            part = part * frag.odd[d] + c // frag.pow2[d]
-            low = low * frag.pow2[d] + c % frag.pow2[d]
-        return part * prod(frag.pow2[d] for d in rest) + low
-
-    threads = (*frag.lane_bases, *frag.warp_bases)
-    return ReducePlan(
-        members=tuple(tuple(groups[at][c] for c in sorted(groups[at])) for at in order),
-        lanes=tuple(b for b, v in enumerate(frag.lane_bases) if v[axis]),
-        warps=tuple(b for b, v in enumerate(frag.warp_bases) if v[axis]),
-        places=tuple(map(flat, order)),
-        thread_places=tuple(flat(tuple(v[d] for d in rest)) for v in threads),
-        elements=prod(frag.odd[d] * frag.pow2[d] for d in rest),
-    )
+        dst = fragment(rest, slice_of(src.layout, axis))
+        groups = {at: groups[at] for at in dst.register_coords}
+    warps = tuple(LANE_BITS + b for b, v in enumerate(frag.warp_bases) if v[axis])
+    members = tuple(groups.values())
+    return ReducePlan(members, tuple(b for b, v in enumerate(frag.lane_bases) if v[axis]),
+                      _partials(frag, axis, frag.odd[axis] * frag.pow2[axis], warps,
+                                (m[0] for m in members)))
 
 
-def reduce_areas(op: ops.Reduce) -> tuple[list[int], int]:
-    """(byte offset of each operand's partial results, bytes in all)."""
+@dataclass(frozen=True)
+class Run:
+    """Bits of the place along an axis that lie side by side, lowest first, and are bits of the
+    register (then `bits` is empty), of the lane or of the warp; `size` places differ in them.
+    partials: of warps."""
+
+    bits: tuple[int, ...]
+    size: int
+    partials: Partials | None = None
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """A scan along one axis of a fragment.
+
+    members[i]: registers that differ along the axis alone, in the order in which they are
+    combined. runs: what the place along the axis is made of, the fastest first.
+    """
+
+    members: tuple[tuple[int, ...], ...]
+    runs: tuple[Run, ...]
+
+
+@lru_cache(maxsize=1024)
+def scan_plan(src: Tensor, axis: int, reverse: bool) -> ScanPlan:
+    """The plan for a scan of a tile of a type along `axis`."""
+    frag = tile_fragment(src)
+    members = [m[::-1] if reverse else m for m in _members(frag, axis).values()]
+    holders: dict[int, tuple[str, int]] = {}  # (holder, its bit) of each bit of the coordinate
+    for holder, first in (("register", 0), ("lane", 0), ("warp", LANE_BITS)):
+        for bit, base in enumerate(frag.linear.bases_of(holder)):
+            if base[axis]:
+                holders[base[axis]] = holder, first + bit
+    parts = [(*holders[c], 2) for c in sorted(holders)]
+    if frag.odd[axis] > 1:
+        parts.append(("register", 0, frag.odd[axis]))
+    runs, step, registers = [], 1, 1
+    for holder, group in groupby(parts, key=lambda part: part[0]):
+        bits, sizes = zip(*(part[1:] for part in group))
+        step *= prod(sizes)
+        registers *= prod(sizes) if holder == "register" else 1
+        partials = None
+        if holder == "warp":
+            partials = _partials(frag, axis, step, bits, (
+                m[j] for j in range(0, len(members[0]), registers) for m in members))
+        runs.append(Run(() if holder == "register" else bits, prod(sizes), partials))
+    return ScanPlan(tuple(members), tuple(runs))
+
+
+def partials_of(op: ops.Combining) -> list[Partials]:
+    """What the op's warps leave in scratch: of a reduction at most once, of a scan for each run of
+    the warps' bits."""
     src = op.inputs[0].type
     assert isinstance(src, Tensor)
-    plan = reduce_plan(src, op.axis)
-    count = plan.elements << len(plan.warps)
-    at, offsets = 0, []
-    for v in op.inputs:
-        offsets.append(at)
-        at += align_up(count * element_of(v.type).bytes)
-    if needs_flags(src, op.axis):
-        offsets.append(at)
-        at += align_up(count)
-    return offsets, at
+    if isinstance(op, ops.Scan):
+        runs = scan_plan(src, op.axis, op.reverse).runs
+        return [run.partials for run in runs if run.partials is not None]
+    partials = reduce_plan(src, op.axis).partials
+    return [partials] if partials.warps else []
 
 
-def needs_flags(src: Tensor, axis: int) -> bool:
-    """Whether elements beyond the extent take part unless something marks them."""
-    return axis in tile_fragment(src).padded_dims
+def partial_areas(op: ops.Combining) -> tuple[list[list[int]], int]:
+    """(for each of `partials_of`: the byte offset of each operand's and, if padding counts, of the
+    flags that tell it from elements; bytes in all)."""
+    sizes = [element_of(v.type).bytes for v in op.inputs] + [1] * padding_counts(op)
+    at, areas = 0, list[list[int]]()
+    for partials in partials_of(op):
+        areas.append([])
+        for size in sizes:
+            areas[-1].append(at)
+            at += align_up((partials.elements << len(partials.warps)) * size)
+    return areas, at
 
 
-def reduce_scratch(op: ops.Reduce) -> int:
-    """Bytes for the partial results of warps; 0 when the axis lies within each warp."""
-    src = op.inputs[0].type
-    assert isinstance(src, Tensor)
-    return reduce_areas(op)[1] if reduce_plan(src, op.axis).warps else 0
+def padding_counts(op: ops.Combining) -> bool:
+    """Whether elements beyond the extent are combined with others unless something marks them; a
+    scan meets them last, but for one in reverse."""
+    return op.axis in tile_fragment(op.inputs[0].type).padded_dims and \
+        (op.reverse if isinstance(op, ops.Scan) else True)
 
 
 # ---- moves
@@ -208,7 +285,7 @@ def sum_bytes(op: ops.Dot) -> int:
 
 
 # ---- atomics
-def atomic_scratch(op: ops.AtomicRmw) -> int:
+def atomic_scratch(op: ops.Atomic) -> int:
     """Bytes through which copies of an atomic's results reach the threads that did not make it."""
     if not op.result.uses:
         return 0

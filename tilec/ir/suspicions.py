@@ -12,7 +12,7 @@ from tilec.ir.ops.base import Rearrange
 from tilec.ir.origins import walk_back
 from tilec.ir.types import scalar_of, shape_of
 
-_ATOMICS = (ops.AtomicRmw, ops.DescriptorAtomic)
+_ATOMICS = (ops.Atomic, ops.DescriptorAtomic)
 _STORES = (ops.Store, ops.DescriptorStore, ops.TmaStore)
 _SUM_PLACES: dict[type[Op], Sequence[list[int]]] = {  # where an op may have the sum so far
     ops.Add: ([0], [1]), ops.Sub: ([0],), ops.Fma: ([2],)}
@@ -88,8 +88,8 @@ def _loads(v: Value, loop: ops.For) -> list[ops.Load]:
 # -- numbers ------------------------------------------------------------------------------------
 
 def reduced_operand(op: Op) -> tuple[Value, Op] | None:
-    """An operand that is computed from a reduction, the divisor of a division, and that."""
-    for operand in op.operands[1:] if isinstance(op, ops.Div) else reversed(op.operands):
+    """An operand that is computed from a reduction, the last of them, and that."""
+    for operand in reversed(op.operands):
         for v in walk_back(operand, lambda v: isinstance(v.op, _STAYS)):
             if isinstance(v.op, ops.Reduce):
                 return operand, v.op

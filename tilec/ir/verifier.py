@@ -122,8 +122,8 @@ class _Verifier:
         if self.module.level == "tile" and isinstance(op, ops.ConvertLayout):
             raise self.fail(op, f"{op.name} stands at level tile, where tiles have no layouts")
         if not op.pure and not op.terminator and \
-                any(isinstance(a, ops.Reduce) for a in op.ancestors()):
-            raise self.fail(op, "a reduce's region must be pure")
+                any(isinstance(a, ops.Combining) for a in op.ancestors()):
+            raise self.fail(op, "the region of a reduce or scan must be pure")
         if message := self.wrong_warps(op):
             raise self.fail(op, message)
         for r in op.results:

@@ -60,6 +60,11 @@ class block_pointer(NamedTuple):
         return t
 
     @property
+    def type(self) -> dt.pointer_type:
+        """A pointer to the type of its block."""
+        return dt.pointer_type(dt.block_type(self.dtype.element_ty, self.block_shape))
+
+    @property
     def block_shape(self) -> tuple[int, ...]:
         """The extents of the window."""
         return self.form.block_shape

@@ -28,7 +28,9 @@ ROUNDINGS = ("rtne", "rtz")
 def as_dtype(x: Any, what: str) -> dt.dtype:
     """The dtype that an argument means; CompilationError if it is none."""
     x = const_value(x, what)
-    if isinstance(x, tensor) or is_number(x) or x is None or isinstance(x, dt.block_type):
+    if isinstance(x, dt.block_type):  # as in `x.to(y.type)`
+        x = x.scalar
+    if isinstance(x, tensor) or is_number(x) or x is None:
         raise error(f"{what} has to be a dtype, found {describe(x)}",
                     "pass a type such as tl.float32, or another tile's `x.dtype`")
     found = dt.from_any(x)
@@ -81,11 +83,11 @@ def _convert_pointer(x: tensor, t: dt.dtype) -> tensor:
 
 
 def _check_rounding(have: dt.dtype, t: dt.dtype, rounding: Any) -> str | None:
-    if rounding is None:
-        return None
-    if rounding not in ROUNDINGS:
+    if rounding is not None and rounding not in ROUNDINGS:
         raise error(f"fp_downcast_rounding is {rounding!r}, expected 'rtne' or 'rtz'",
                     "'rtne' rounds to nearest even, 'rtz' toward zero")
+    if rounding is None or have == t:
+        return None
     narrows = have.is_floating() and t.is_floating() and \
         have.primitive_bitwidth > t.primitive_bitwidth
     if not narrows:

@@ -1,4 +1,4 @@
-"""Combine functions of the reductions that have a name, in the kernel language."""
+"""Combine functions of the reductions and scans that have a name, in the kernel language."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from tilec.language import selection
 def add(a, b):
     """a + b"""
     return a + b
+
+
+@function
+def multiply(a, b):
+    """a * b"""
+    return a * b
 
 
 @function

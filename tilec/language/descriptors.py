@@ -14,7 +14,7 @@ from tilec.language.block_pointers import constant_of, scalars
 from tilec.language.casting import cast, common_shape
 from tilec.language.context import current, error
 from tilec.language.creation import arange, check_shape
-from tilec.language.memory import check_addition, filled, load, pointee_of, writable
+from tilec.language.memory import check_atomic, filled, load, pointee_of, store, writable
 from tilec.language.semantic import emit, shapes_of
 from tilec.language.shape import insert_axes
 from tilec.language.values import builtin, const_value, constant, describe, tensor, unwrap
@@ -85,16 +85,51 @@ class tensor_descriptor(NamedTuple):
     def atomic_add(self, offsets: Any, value: Any) -> None:
         """Like `store`, but adds to what is there, element by element, atomically (relaxed, for the
         GPU). dtypes as for tl.atomic_add."""
-        check_addition(self.dtype, "tl.tensor_descriptor.atomic_add")
-        block = self._block(value, "atomic_add")
-        current().builder.insert(ops.DescriptorAtomic(
-            self.base.handle, block, self._place(offsets, "atomic_add"), block=self.block_shape))
+        self._update("add", offsets, value)
+
+    @builtin
+    def atomic_max(self, offsets: Any, value: Any) -> None:
+        """Like `atomic_add`, but the greater of the two stays."""
+        self._update("max", offsets, value)
+
+    @builtin
+    def atomic_min(self, offsets: Any, value: Any) -> None:
+        """Like `atomic_add`, but the lesser of the two stays."""
+        self._update("min", offsets, value)
+
+    @builtin
+    def atomic_and(self, offsets: Any, value: Any) -> None:
+        """Like `atomic_add`, but the bits that both have stay; 32- and 64-bit integers."""
+        self._update("and", offsets, value)
+
+    @builtin
+    def atomic_or(self, offsets: Any, value: Any) -> None:
+        """Like `atomic_and`, but sets the bits of `value`."""
+        self._update("or", offsets, value)
+
+    @builtin
+    def atomic_xor(self, offsets: Any, value: Any) -> None:
+        """Like `atomic_and`, but flips the bits of `value`."""
+        self._update("xor", offsets, value)
 
     @builtin
     def gather(self, x_offsets: Any, y_offset: Any) -> tensor:
         """Rows of a matrix: a tile [n, block_shape[1]] whose row i is what the block at
         (x_offsets[i], y_offset) holds. The blocks have one row; x_offsets: an integer tile [n]."""
-        what = "tl.tensor_descriptor.gather"
+        pointers, inside = self._rows(x_offsets, y_offset, "gather")
+        return load(pointers, inside, PADDINGS[self.form.padding])
+
+    @builtin
+    def scatter(self, value: Any, x_offsets: Any, y_offset: Any) -> None:
+        """Write the rows of `value`, converted to the tensor's dtype and broadcast to
+        [n, block_shape[1]], to where `gather` reads them; what lies outside of the tensor is left
+        out."""
+        pointers, inside = self._rows(x_offsets, y_offset, "scatter")
+        store(pointers, value, inside)
+
+    def _rows(self, x_offsets: Any, y_offset: Any, what: str) -> tuple[tensor, tensor]:
+        """(pointers, which are inside) of the blocks at (x_offsets[i], y_offset)."""
+        what = f"tl.tensor_descriptor.{what}"
         if len(self.block_shape) != 2 or self.block_shape[0] != 1:
             raise error(f"{what}: the blocks are {list(self.block_shape)}, expected one row",
                         "make the descriptor with block_shape=[1, columns]")
@@ -113,7 +148,14 @@ class tensor_descriptor(NamedTuple):
         base: Any = self.base
         stride: Any = self.outer_strides[0]
         rows = base + cast(row, dt.int64) * stride
-        return load(rows + column, inside, PADDINGS[self.form.padding])
+        return rows + column, inside
+
+    def _update(self, kind: str, offsets: Any, value: Any) -> None:
+        name = f"atomic_{kind}"
+        check_atomic(kind, self.dtype, f"tl.tensor_descriptor.{name}")
+        block = self._block(value, name)
+        current().builder.insert(ops.DescriptorAtomic(
+            self.base.handle, block, self._place(offsets, name), block=self.block_shape, kind=kind))
 
     def _place(self, offsets: Any, what: str) -> list[Value]:
         """The operands that describe the tensor and where the block begins."""
@@ -159,8 +201,8 @@ def check_form(block_shape: Any, padding: Any, t: dt.dtype, what: str) -> Descri
 @builtin
 def make_tensor_descriptor(base: Any, shape: Any, strides: Any, block_shape: Any,
                            padding_option: str = "zero") -> tensor_descriptor:
-    """A descriptor, for `load`, `store`, `atomic_add` and `gather`, of the tensor at `base` with
-    extents `shape` and `strides`, in elements, in blocks of `block_shape`.
+    """A descriptor, for `load`, `store`, atomics, `gather` and `scatter`, of the tensor at `base`
+    with extents `shape` and `strides`, in elements, in blocks of `block_shape`.
 
     base: a scalar pointer. shape: a tuple of 1 to 5 int32. strides: as many integers; the last
     one is the number 1. block_shape: a tuple of extents known at compile time. padding_option: what

@@ -259,3 +259,11 @@ def from_any(x: Any) -> dtype:
         return from_name(x)
     name = getattr(x, "name", None) or getattr(x, "__name__", None)
     return from_name(name if isinstance(name, str) else shown(x))
+
+
+def get_int_dtype(bitwidth: int, signed: bool) -> dtype:
+    """The integer type of a width: int8 to int64, uint8 to uint64, int1 for 1."""
+    return int1 if bitwidth == 1 else from_name(f"{'' if signed else 'u'}int{bitwidth}")
+
+
+get_int_dtype.__tilec_builtin__ = True  # type: ignore[attr-defined]

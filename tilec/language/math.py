@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -160,3 +161,13 @@ cdiv.__tilec_builtin__ = True  # type: ignore[attr-defined]
 
 __all__ = ["abs", "cdiv", "ceil", "cos", "div_rn", "erf", "exp", "exp2", "fdiv", "floor", "fma",
            "log", "log2", "rsqrt", "sin", "sqrt", "sqrt_rn", "tanh", "umulhi"]
+
+
+def __getattr__(name: str) -> Any:
+    """Triton's module has names of others, too: `tl.math.max` is `tl.max`, and what the language
+    does not have is libdevice's."""
+    for module in ("core", "extra.libdevice") if not name.startswith("_") else ():
+        found = getattr(sys.modules[f"tilec.language.{module}"], name, None)
+        if found is not None:
+            return found
+    raise AttributeError(name)

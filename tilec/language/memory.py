@@ -7,7 +7,7 @@ from typing import Any
 from tilec.errors import shown
 from tilec.ir import ops
 from tilec.ir.core import Value
-from tilec.ir.ops.memory import CACHE_LOAD, CACHE_STORE, EVICTION
+from tilec.ir.ops.memory import CACHE_LOAD, CACHE_STORE, EVICTION, has_atomic
 from tilec.language import dtypes as dt
 from tilec.language.block_pointers import block_pointer, inside, pointers
 from tilec.language.casting import common_shape, convert, spread
@@ -22,6 +22,7 @@ from tilec.language.values import (
     constant,
     describe,
     is_number,
+    method,
     tensor,
     to_tensor,
 )
@@ -204,13 +205,42 @@ def store(pointer: Any, value: Any, mask: Any = None, *, boundary_check: Any = (
     current().builder.insert(op)
 
 
-def check_addition(t: dt.dtype, what: str) -> None:
-    """CompilationError for a dtype that has no atomic addition."""
-    if t.primitive_bitwidth < (16 if t.is_floating() else 32):
-        raise error(f"{what}: there is no atomic addition of {t}",
-                    "use int32, uint32, int64, uint64, float16, bfloat16, float32 or float64")
+# -- atomics --------------------------------------------------------------------------------------
+
+_ORDERS, _SCOPES = ("acq_rel", "acquire", "release", "relaxed"), ("gpu", "cta", "sys")
+_NUMBERS = (dt.int16, dt.uint16, dt.int32, dt.uint32, dt.int64, dt.uint64, dt.float16, dt.bfloat16,
+            dt.float32, dt.float64)
 
 
+def check_atomic(kind: str, t: dt.dtype, what: str) -> None:
+    """CompilationError for a dtype that has no such atomic."""
+    if not has_atomic(kind, t.ir):
+        *known, last = (str(n) for n in _NUMBERS if has_atomic(kind, n.ir))
+        raise error(f"{what}: there is no atomic {kind} of {t}",
+                    f"use {', '.join(known)} or {last}")
+
+
+def _operands(kind: str, pointer: Any, mask: Any, sem: Any, scope: Any, **given: Any
+              ) -> tuple[list[Value], Value | None, dict[str, Any]]:
+    """(pointer and what is given, mask, attributes) of an atomic, checked."""
+    what = f"tl.atomic_{kind}"
+    pointer = writable(pointer, what)
+    pointee = pointee_of(pointer)
+    check_atomic(kind, pointee, what)
+    _fit(pointer, what, **given, mask=mask)
+    masked = mask_of(mask, pointer.shape, what)
+    values = [filled(value, pointee, pointer.shape) for value in given.values()]
+    return [pointer.handle, *values], masked, {
+        "sem": _choice("acq_rel" if sem is None else sem, "sem", _ORDERS, what),
+        "scope": _choice("gpu" if scope is None else scope, "scope", _SCOPES, what)}
+
+
+def _update(kind: str, pointer: Any, val: Any, mask: Any, sem: Any, scope: Any) -> tensor:
+    operands, masked, order = _operands(kind, pointer, mask, sem, scope, value=val)
+    return emit(ops.AtomicRmw(*operands, masked, kind=kind, **order))
+
+
+@method("atomic_add")
 @builtin
 def atomic_add(pointer: Any, val: Any, mask: Any = None, sem: str | None = None,
                scope: str | None = None) -> tensor:
@@ -221,14 +251,70 @@ def atomic_add(pointer: Any, val: Any, mask: Any = None, sem: str | None = None,
     float but fp8. sem: "acquire", "release", "acq_rel" (default) or "relaxed"; scope: "gpu"
     (default), "cta" or "sys".
     """
-    pointer = writable(pointer, "tl.atomic_add")
-    pointee = pointee_of(pointer)
-    check_addition(pointee, "tl.atomic_add")
-    _fit(pointer, "tl.atomic_add", value=val, mask=mask)
-    masked = mask_of(mask, pointer.shape, "tl.atomic_add")
-    sems = ("acq_rel", "acquire", "release", "relaxed")
-    value = filled(val, pointee, pointer.shape)
-    return emit(ops.AtomicRmw(
-        pointer.handle, value, masked, kind="add",
-        sem=_choice(sem or "acq_rel", "sem", sems, "tl.atomic_add"),
-        scope=_choice(scope or "gpu", "scope", ("gpu", "cta", "sys"), "tl.atomic_add")))
+    return _update("add", pointer, val, mask, sem, scope)
+
+
+@method("atomic_max")
+@builtin
+def atomic_max(pointer: Any, val: Any, mask: Any = None, sem: str | None = None,
+               scope: str | None = None) -> tensor:
+    """Put the greater of `val` and what `pointer` points at there. Like `atomic_add`; -0.0 is less
+    than 0.0, and where a NaN meets a number either may stay."""
+    return _update("max", pointer, val, mask, sem, scope)
+
+
+@method("atomic_min")
+@builtin
+def atomic_min(pointer: Any, val: Any, mask: Any = None, sem: str | None = None,
+               scope: str | None = None) -> tensor:
+    """Put the lesser of `val` and what `pointer` points at there; see `atomic_max`."""
+    return _update("min", pointer, val, mask, sem, scope)
+
+
+@method("atomic_and")
+@builtin
+def atomic_and(pointer: Any, val: Any, mask: Any = None, sem: str | None = None,
+               scope: str | None = None) -> tensor:
+    """Keep the bits of what `pointer` points at that `val` has, too. Like `atomic_add`, for 32- and
+    64-bit integers."""
+    return _update("and", pointer, val, mask, sem, scope)
+
+
+@method("atomic_or")
+@builtin
+def atomic_or(pointer: Any, val: Any, mask: Any = None, sem: str | None = None,
+              scope: str | None = None) -> tensor:
+    """Set the bits of `val` in what `pointer` points at. Like `atomic_add`, for 32- and 64-bit
+    integers."""
+    return _update("or", pointer, val, mask, sem, scope)
+
+
+@method("atomic_xor")
+@builtin
+def atomic_xor(pointer: Any, val: Any, mask: Any = None, sem: str | None = None,
+               scope: str | None = None) -> tensor:
+    """Flip the bits of `val` in what `pointer` points at. Like `atomic_add`, for 32- and 64-bit
+    integers."""
+    return _update("xor", pointer, val, mask, sem, scope)
+
+
+@method("atomic_xchg")
+@builtin
+def atomic_xchg(pointer: Any, val: Any, mask: Any = None, sem: str | None = None,
+                scope: str | None = None) -> tensor:
+    """Put `val` where `pointer` points. Like `atomic_add`, for integers and floats of 32 and 64
+    bits."""
+    return _update("xchg", pointer, val, mask, sem, scope)
+
+
+@method("atomic_cas")
+@builtin
+def atomic_cas(pointer: Any, cmp: Any, val: Any, sem: str | None = None,
+               scope: str | None = None) -> tensor:
+    """Put `val` where `pointer` points if the bits of `cmp` are there, one atomic operation a lane.
+
+    Gives the values found before. cmp, val: broadcast to the pointer's shape and converted to the
+    pointee's dtype, which has 16, 32 or 64 bits. sem, scope: as for `atomic_add`.
+    """
+    operands, _, order = _operands("cas", pointer, None, sem, scope, cmp=cmp, value=val)
+    return emit(ops.AtomicCas(*operands, **order))

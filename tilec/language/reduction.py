@@ -19,8 +19,8 @@ from tilec.language.shape import insert_axes, require_tile, wrap_axis
 from tilec.language.values import builtin, const_value, describe, method, tensor, unwrap
 
 
-def _combine_region(dtypes: Sequence[dt.dtype], combine_fn: Any) -> Block:
-    """The region of a reduction: `combine_fn` on scalars, its value checked and yielded."""
+def combine_region(dtypes: Sequence[dt.dtype], combine_fn: Any, what: str) -> Block:
+    """The region of a reduction or scan: `combine_fn` on scalars, its value checked and yielded."""
     context = current()
     scalars = [t.ir for t in dtypes]
     body = Block([*scalars, *scalars])  # type: ignore[list-item]
@@ -31,23 +31,37 @@ def _combine_region(dtypes: Sequence[dt.dtype], combine_fn: Any) -> Block:
         elif isinstance(combine_fn, Function):
             out = context.call(combine_fn, tuple(args), {})
         else:
-            raise error(f"tl.reduce: the combine function is {describe(combine_fn)}, expected a "
+            raise error(f"{what}: the combine function is {describe(combine_fn)}, expected a "
                         "@tilec.jit function", "decorate it with @tilec.jit")
         results = [unwrap(v) for v in (out if isinstance(out, (tuple, list)) else (out,))]
-        _check_combined(results, dtypes)
+        _check_combined(results, dtypes, what)
         context.builder.insert(ops.Yield([v.handle for v in results]))
     return body
 
 
-def _check_combined(results: Sequence[Any], dtypes: Sequence[dt.dtype]) -> None:
+def _check_combined(results: Sequence[Any], dtypes: Sequence[dt.dtype], what: str) -> None:
     """CompilationError unless a combine function gave one scalar of each dtype."""
     if len(results) == len(dtypes) and all(
             isinstance(v, tensor) and v.type == t for v, t in zip(results, dtypes, strict=True)):
         return
     want = ", ".join(f"{t} scalar" for t in dtypes)
-    raise error(f"tl.reduce: the combine function gives ({', '.join(map(describe, results))}), "
+    raise error(f"{what}: the combine function gives ({', '.join(map(describe, results))}), "
                 f"expected ({want})", "it takes two values (or two groups of values) and gives "
                 "one of the same types; cast its result by `.to(...)`")
+
+
+def tiles_of_one_shape(input: Any, what: str) -> list[tensor]:
+    """The tiles that are combined together, one or a tuple of them; CompilationError if they differ
+    in shape."""
+    many = isinstance(input, (tuple, list))
+    tiles = [require_tile(x, what) for x in map(unwrap, input if many else (input,))]
+    if not tiles:
+        raise error(f"{what}: no tile is given", "pass a tile, or a tuple of tiles")
+    for x in tiles:
+        if x.shape != tiles[0].shape:
+            raise error(f"{what}: the tiles differ in shape: {tiles[0]} and {x}",
+                        "broadcast them first: tl.broadcast(x, y)")
+    return tiles
 
 
 def _reduce(inputs: Sequence[tensor], axis: int | None, combine_fn: Any) -> list[tensor]:
@@ -56,7 +70,7 @@ def _reduce(inputs: Sequence[tensor], axis: int | None, combine_fn: Any) -> list
     values = list(inputs)
     axes = [axis] if axis is not None else [*range(values[0].rank)][::-1]
     for one in axes:
-        body = _combine_region([x.dtype for x in values], combine_fn)
+        body = combine_region([x.dtype for x in values], combine_fn, "tl.reduce")
         op = current().builder.insert(ops.Reduce([x.handle for x in values], axis=one, body=body))
         values = [tensor(r) for r in op.results]
     return values
@@ -79,25 +93,19 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False) -> A
     extent 1. Errors: shapes that differ, an axis that is out of range, a combine function that
     gives other types.
     """
-    many = isinstance(input, (tuple, list))
-    inputs = [require_tile(x, "tl.reduce") for x in map(unwrap, input if many else (input,))]
-    if not inputs:
-        raise error("tl.reduce: no tile is given", "pass a tile, or a tuple of tiles")
+    inputs = tiles_of_one_shape(input, "tl.reduce")
     shape = inputs[0].shape
-    for x in inputs:
-        if x.shape != shape:
-            raise error(f"tl.reduce: the tiles differ in shape: {inputs[0]} and {x}",
-                        "broadcast them first: tl.broadcast(x, y)")
     wrapped: int | None = None
     if const_value(axis, "the axis of tl.reduce") is not None:
         wrapped = wrap_axis(axis, len(shape), "tl.reduce")
     results = _reduce(inputs, wrapped, combine_fn)
     if const_value(keep_dims, "keep_dims") and shape:
         results = [_keep(x, shape, wrapped) for x in results]
-    return tuple(results) if many else results[0]
+    return tuple(results) if isinstance(input, (tuple, list)) else results[0]
 
 
-def _number_tile(input: Any, what: str) -> tensor:
+def number_tile(input: Any, what: str) -> tensor:
+    """`input`, if it is a tile of numbers that can be computed with; else CompilationError."""
     x = require_tile(input, what)
     if x.dtype.is_ptr():
         raise error(f"{what} takes numbers, found {x}", "load what the pointers point at first")
@@ -114,15 +122,25 @@ def sum(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None
     or uint32 by signedness (bool: uint32), others stay. float16 and bfloat16 are added up in
     float32 and rounded once.
     """
-    x = _number_tile(input, "tl.sum")
-    t = x.dtype
+    x = number_tile(input, "tl.sum")
+    t = sum_dtype(x.dtype, dtype, "tl.sum")
+    return convert(reduce(convert(convert(x, t), carried(t)), axis, combine.add, keep_dims), t)
+
+
+def sum_dtype(have: dt.dtype, dtype: Any, what: str) -> dt.dtype:
+    """The dtype of a sum of elements of type `have`, for which the author may have asked."""
+    t = have
     if dtype is not None:
-        t = as_dtype(dtype, "the dtype of tl.sum")
+        t = as_dtype(dtype, f"the dtype of {what}")
     elif t.is_int() and t.primitive_bitwidth < 32:
         t = dt.int32 if t.is_int_signed() else dt.uint32
-    refuse_fp8("tl.sum", t)
-    inner = dt.float32 if t.is_floating() and t.primitive_bitwidth < 32 else t
-    return convert(reduce(convert(convert(x, t), inner), axis, combine.add, keep_dims), t)
+    refuse_fp8(what, t)
+    return t
+
+
+def carried(t: dt.dtype) -> dt.dtype:
+    """The dtype in which partial sums and products are carried for results of type `t`."""
+    return dt.float32 if t.is_floating() and t.primitive_bitwidth < 32 else t
 
 
 def _widened(x: tensor) -> tensor:
@@ -132,7 +150,7 @@ def _widened(x: tensor) -> tensor:
     return convert(x, dt.float32 if x.dtype.is_floating() else dt.int32)
 
 
-def _indices(shape: tuple[int, ...], axis: int | None) -> tensor:
+def indices(shape: tuple[int, ...], axis: int | None) -> tensor:
     """The index along `axis` of every element, or for None the index in row-major order: int32."""
     out = None
     for i in range(len(shape)) if axis is None else (axis,):
@@ -156,7 +174,7 @@ def _with_index(x: tensor, axis: Any, combine_fn: Any, keep_dims: Any,
     wrapped: int | None = None
     if const_value(axis, f"the axis of {what}") is not None:
         wrapped = wrap_axis(axis, x.rank, what)
-    value, index = _reduce([x, _indices(shape, wrapped)], wrapped, combine_fn)
+    value, index = _reduce([x, indices(shape, wrapped)], wrapped, combine_fn)
     if const_value(keep_dims, "keep_dims"):
         return _keep(value, shape, wrapped), _keep(index, shape, wrapped)
     return value, index
@@ -172,7 +190,7 @@ def max(input: Any, axis: Any = None, return_indices: bool = False,
     return_indices a tuple of value and int32 index (then only bfloat16 changes its dtype); of
     equal elements the first one's index, or any with return_indices_tie_break_left=False.
     """
-    x = _number_tile(input, "tl.max")
+    x = number_tile(input, "tl.max")
     if const_value(return_indices, "return_indices"):
         left = const_value(return_indices_tie_break_left, "return_indices_tie_break_left")
         return _with_index(x, axis, combine.argmax_left if left else combine.argmax_any,
@@ -185,7 +203,7 @@ def max(input: Any, axis: Any = None, return_indices: bool = False,
 def min(input: Any, axis: Any = None, return_indices: bool = False,
         return_indices_tie_break_left: bool = True, keep_dims: bool = False) -> Any:
     """The least element along `axis`; see `max`."""
-    x = _number_tile(input, "tl.min")
+    x = number_tile(input, "tl.min")
     if const_value(return_indices, "return_indices"):
         left = const_value(return_indices_tie_break_left, "return_indices_tie_break_left")
         return _with_index(x, axis, combine.argmin_left if left else combine.argmin_any,
@@ -215,7 +233,7 @@ def argmin(input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool =
 @builtin
 def xor_sum(input: Any, axis: Any = None, keep_dims: bool = False) -> tensor:
     """The exclusive or of integers along `axis` (None: of all); the dtype stays."""
-    x = _number_tile(input, "tl.xor_sum")
+    x = number_tile(input, "tl.xor_sum")
     if not x.dtype.is_int():
         raise error(f"tl.xor_sum takes integers, found {x}",
                     "reinterpret the bits first, as by `.to(tl.int32, bitcast=True)`")

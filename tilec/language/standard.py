@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from tilec.frontend.function import function
 from tilec.language import math, reduction, selection
+from tilec.language.values import constexpr_function
 
 
 @function
@@ -35,3 +39,14 @@ def swizzle2d(i, j, size_i, size_j, size_g):
     rows = selection.minimum(size_i - first, size_g)  # the last group may have fewer
     position = position % group
     return first + position % rows, position // rows
+
+
+@constexpr_function
+def _log2(n: int) -> int:
+    """The exponent of a power of two; of other numbers, rounded down."""
+    return n.bit_length() - 1
+
+
+def __getattr__(name: str) -> Any:
+    """Triton's module has names of others, too: `tl.standard.max` is `tl.max`."""
+    return getattr(sys.modules["tilec.language.core"], name)

@@ -9,17 +9,18 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
+from types import CodeType
 from typing import Any, NoReturn, TypeVar
 
-from tilec.errors import BRIEF, did_you_mean, shown
+from tilec.errors import BRIEF, TilecError, did_you_mean, shown
 from tilec.ir import ops
 from tilec.ir import types as ir
 from tilec.ir.core import Value
 from tilec.ir.types import element_of, shape_of
 from tilec.language import dtypes as dt
-from tilec.language.context import CallableInKernels, current, error
+from tilec.language.context import CallableInKernels, active, current, error
 from tilec.language.literals import convert, literal_dtype
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -127,6 +128,58 @@ class constexpr:
 
     def __repr__(self) -> str:
         return f"constexpr[{self.value!r}]"
+
+
+class constexpr_function:
+    """Decorator of an ordinary Python function that kernels may call with values known at compile
+    time; what it returns is known then, too. Outside of kernels it is the function."""
+
+    __tilec_builtin__ = True
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if active() is None:
+            return unwrap(self.fn(*map(unwrap, args), **{k: unwrap(v) for k, v in kwargs.items()}))
+        known = [self._known(x) for x in args]
+        named = {k: self._known(x) for k, x in kwargs.items()}
+        try:
+            return unwrap(self.fn(*known, **named))
+        except TilecError:
+            raise
+        except Exception as e:  # the author's function may raise anything
+            raise error(f"{self.fn.__name__}: {type(e).__name__}: {e}",
+                        "Python computes this at compile time") from None
+
+    def _known(self, x: Any) -> Any:
+        x = unwrap(x)
+        if isinstance(x, tuple):
+            return like(x, [self._known(part) for part in x])
+        if isinstance(x, tensor) and x.literal is None:
+            raise error(f"{self.fn.__name__} works on what is known at compile time only, found "
+                        f"a run-time {x}", "compute it before the launch, and pass it as a "
+                        "tl.constexpr")
+        return x.literal if isinstance(x, tensor) else x
+
+    def __repr__(self) -> str:
+        """With what it does, since it is part of the keys of kernels that call it."""
+        return f"<constexpr_function {self.fn.__module__}.{self.fn.__qualname__} " \
+            f"{_compiled(self.fn.__code__)}>"
+
+
+def _compiled(code: CodeType) -> str:
+    """A text of what a code object does, the same in every process."""
+    constants = [_compiled(c) if isinstance(c, CodeType) else
+                 repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
+                 for c in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {constants}"
+
+
+def like(model: tuple[Any, ...], items: Sequence[Any]) -> tuple[Any, ...]:
+    """A tuple of the class of `model`, a NamedTuple perhaps, with other items."""
+    return type(model)(*items) if hasattr(model, "_fields") else tuple(items)
 
 
 def unwrap(x: Any) -> Any:

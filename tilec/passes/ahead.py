@@ -97,7 +97,7 @@ def held(loop: ops.For) -> str:
     """Which op of a loop lets no load of a later iteration before it, or an empty string."""
     if any(isinstance(op, ops.Barrier) for op in loop.walk()):
         return "it has a debug_barrier, across which nothing moves"
-    if any(isinstance(op, ops.AtomicRmw) and op.acquires for op in loop.walk()):
+    if any(isinstance(op, ops.Atomic) and op.acquires for op in loop.walk()):
         return "it has an atomic that acquires, before which no load may start"
     if role_of(loop) is not None:
         return "it stands in a warp role, where nothing copies by cp.async"

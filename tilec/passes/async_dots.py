@@ -8,7 +8,7 @@ from tilec.ir import ops
 from tilec.ir.buffers import buffer_users
 from tilec.ir.core import Block, Builder, Module, Op, Value
 from tilec.ir.ops.gpu import allocation
-from tilec.ir.scratch import reduce_scratch
+from tilec.ir.scratch import scratch_bytes
 from tilec.ir.types import MemDesc, Tensor, i1, layout_of
 from tilec.passes.base import Pass
 from tilec.passes.dot_buffers import by_wgmma, stays_in_flight
@@ -125,7 +125,7 @@ def _computes(op: Op, held: Sequence[ops.WgmmaWait], lasting: set[Op]) -> bool:
 def _keeps_step(op: Op) -> bool:
     """Whether all threads go the same way through an op, as ptxas can see: others make it serialise
     the products around (C7518)."""
-    return isinstance(op, ops.Reduce) and not reduce_scratch(op) or not op.regions or \
+    return isinstance(op, ops.Combining) and not scratch_bytes(op) or not op.regions or \
         isinstance(op, ops.If) and _from_indices(op.cond)
 
 

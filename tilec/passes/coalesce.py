@@ -19,7 +19,7 @@ from tilec.passes.base import Pass
 from tilec.passes.layout.edits import convert, legalize
 
 Group = tuple[tuple[int, ...], tuple[int, ...], int]
-BY_POINTER = (ops.Load, ops.Store, ops.AtomicRmw, ops.AsyncCopy)
+BY_POINTER = (ops.Load, ops.Store, ops.Atomic, ops.AsyncCopy)
 OF_BUFFER = (ops.SharedLoad, ops.RemoteLoad)
 
 

@@ -206,9 +206,7 @@ class Expander:
             end.set_operands([*end.operands, Builder(before=end).emit(ops.Add(now, step))])
         after = Builder(before=loop.next, loc=loop.loc)
         for op in own:
-            copy = after.insert(op.clone(values))
-            if isinstance(copy, ops.MemdescIndex):
-                copy.ahead = -1
+            after.insert(op.clone(values))
         for i, found in enumerate(uses):
             arg, final = self.body.args[1 + i], values.get(end.operands[i], end.operands[i])
             for extent, counter in self.counters.items():

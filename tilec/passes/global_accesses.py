@@ -51,13 +51,14 @@ class Span:
 class Access:
     """One access. roots: the parameters its pointers come from, None for anything. ptr: the
     pointers, None once they may be those of another iteration. private: one thread comes to each
-    element. distinct: no two elements hold one address."""
+    element. commutes: the kind of an atomic that may change places with others of its kind.
+    distinct: no two elements hold one address."""
 
     roots: frozenset[Value] | None
     type: Type
     ptr: Value | None
     writes: bool
-    commutes: bool
+    commutes: str
     private: bool
     distinct: bool
     span: Span | None
@@ -68,7 +69,8 @@ class Access:
         Pointers from different parameters count as overlapping only element by element, as when a
         kernel of two parameters works in place; then the same thread comes to both.
         """
-        if not (self.writes or earlier.writes) or (self.commutes and earlier.commutes):
+        if not (self.writes or earlier.writes) or \
+                (self.commutes and self.commutes == earlier.commutes):
             return False
         if self.roots is None or earlier.roots is None or self.roots & earlier.roots:
             if self.span is not None and earlier.span is not None and \
@@ -133,7 +135,8 @@ class GlobalAccesses:
             writes = "write" in op.class_effects
             self.found[op] = Access(
                 roots=pointer_roots(op.ptr, self.func), type=op.ptr.type, ptr=op.ptr, writes=writes,
-                commutes=isinstance(op, ops.AtomicRmw) and not op.result.uses,
+                commutes=op.kind if isinstance(op, ops.AtomicRmw) and op.kind != "xchg" and
+                not op.result.uses else "",
                 # Of the threads that hold an element, one stores it, but all of them load it.
                 private=writes or _exclusive(op.ptr.type), distinct=self._distinct(op.ptr),
                 span=self._span(op.ptr))

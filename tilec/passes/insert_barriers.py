@@ -120,14 +120,14 @@ class _Inserter:
     def _access(self, op: Op, pending: _Pending) -> None:
         outside = self.accesses.of(op) if isinstance(op, MemoryOp) else None
         # All threads meet before a release and after an acquire.
-        if isinstance(op, ops.AtomicRmw) and op.releases:
+        if isinstance(op, ops.Atomic) and op.releases:
             pending.outside.clear()
         if pending.shared.conflicts(op) or \
                 outside is not None and any(map(outside.conflicts, pending.outside)):
             self._barrier_before(op, pending)
         if outside is not None:
             pending.outside.add(outside)
-        if isinstance(op, ops.AtomicRmw) and op.acquires:
+        if isinstance(op, ops.Atomic) and op.acquires:
             pending.outside.clear()
         if pending.shared.add(op):
             pending.outside.clear()

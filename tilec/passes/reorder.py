@@ -30,7 +30,7 @@ def _reorder(block: Block) -> None:
     held = 0
     for op in block:
         for inner in op.regions:
-            if not isinstance(op, ops.Reduce):
+            if not isinstance(op, ops.Combining):
                 _reorder(inner)
         if isinstance(op, ops.Load) and not op.volatile:
             held += _registers(op.result.type)

@@ -11,9 +11,9 @@ from tilec.compiler import Options
 from tilec.errors import BRIEF, CompilationError, did_you_mean, shown
 from tilec.frontend.function import MISSING, Function
 from tilec.frontend.signature import check_names, parse_signature
-from tilec.language.context import error
+from tilec.language.context import active
 from tilec.language.math import cdiv as tl_cdiv
-from tilec.language.values import describe, unwrap
+from tilec.language.values import constexpr_function, unwrap
 from tilec.runtime.arguments import as_plain, constant, constexpr_handler
 from tilec.runtime.kernel import CompiledKernel
 from tilec.target import DEFAULT, Target
@@ -72,25 +72,15 @@ def specialized(fn: Function, signature: Mapping[str, Any],
     return CompiledKernel(fn, specs, values, Target.parse(target), chosen)
 
 
-def cdiv(a: int, b: int) -> int:
-    """a / b, rounded up."""
-    return -(-a // b)
+def cdiv(a: Any, b: Any) -> Any:
+    """a / b, rounded up; in a kernel, tl.cdiv."""
+    return -(-a // b) if active() is None else tl_cdiv(a, b)
 
 
+cdiv.__tilec_builtin__ = True  # type: ignore[attr-defined]
+
+
+@constexpr_function
 def next_power_of_2(n: int) -> int:
     """The least power of two that is not below n."""
     return 1 << max(0, n - 1).bit_length()
-
-
-def _known_power_of_2(n: Any) -> int:
-    n = unwrap(n)
-    if not isinstance(n, int):
-        raise error(f"next_power_of_2 works on compile-time integers only, found {describe(n)}",
-                    "compute it before the launch, and pass it as a tl.constexpr")
-    return next_power_of_2(n)
-
-
-_known_power_of_2.__tilec_builtin__ = True  # type: ignore[attr-defined]
-# What calls from kernels mean.
-cdiv.__tilec_in_kernel__ = tl_cdiv  # type: ignore[attr-defined]
-next_power_of_2.__tilec_in_kernel__ = _known_power_of_2  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from tilec.frontend.function import MISSING, Function, Param
 from tilec.frontend.signature import ArgSpec, Spec, check_nesting, parse_spec
 from tilec.ir import types as ir
 from tilec.language import dtypes as dt
-from tilec.language.values import constexpr
+from tilec.language.values import constexpr, like
 from tilec.runtime import dlpack
 
 Key = Any
@@ -126,7 +126,7 @@ def tuple_handler(value: Any) -> tuple[Key, Any]:
         key, one = handler(v)
         keys.append(key)
         values += one if handler in (tuple_handler, composite_handler) else (one,)
-    return tuple(keys), tuple(values)
+    return like(value, keys), tuple(values)
 
 
 def composite_handler(value: Composite) -> tuple[Key, Any]:
@@ -147,7 +147,8 @@ def constexpr_handler(value: Any) -> tuple[Key, Any]:
         return Const(float, float.hex(value)), value
     if isinstance(value, (tuple, list)):
         check_nesting(value, "a constexpr")
-        return Const(tuple, tuple(constexpr_handler(v)[0] for v in value)), tuple(value)
+        kind = type(value) if hasattr(value, "_fields") else tuple
+        return Const(kind, tuple(constexpr_handler(v)[0] for v in value)), value
     try:
         hash(value)
     except Exception:
@@ -164,6 +165,8 @@ def constant(key: Const) -> Any:
         return float.fromhex(key.value)
     if key.kind is tuple:
         return tuple(map(constant, key.value))
+    if issubclass(key.kind, tuple):
+        return key.kind(*map(constant, key.value))
     return key.value
 
 
@@ -239,6 +242,65 @@ def _dlpack(value: Any) -> tuple[Key, Any]:
     return (found.short, found.address % 16 == 0, found.device), found.address
 
 
+class TensorWrapper:
+    """The memory of an array, read as elements of another dtype; made by `reinterpret`."""
+
+    def __init__(self, base: Any, dtype: Any) -> None:
+        self.base, self.dtype = base, as_plain(dtype)
+        self.data, self.shape = base, base.shape
+        if hasattr(base, "device"):
+            self.device = base.device
+
+    def data_ptr(self) -> int:
+        """The address."""
+        return _address(self.base)
+
+    def __repr__(self) -> str:
+        return f"TensorWrapper[{self.dtype}]({self.base!r})"
+
+
+def reinterpret(tensor: Any, dtype: Any) -> Any:
+    """An array, for a kernel that is to see elements of a tl dtype; the array itself where it was
+    one before. LaunchError for what is no array."""
+    base = tensor.base if isinstance(tensor, TensorWrapper) else tensor
+    if not (hasattr(base, "data_ptr") or hasattr(base, "ctypes")):
+        raise LaunchError(f"cannot reinterpret {described(tensor)}", None,
+                          "give an array of numpy or torch")
+    same = base is not tensor and as_plain(base.dtype) == as_plain(dtype)
+    return base if same else TensorWrapper(base, dtype)
+
+
+def _address(array: Any) -> int:
+    return operator.index(array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data)
+
+
+def array_behind(value: Any) -> Any:
+    """Of an object that has no more than an address (`data_ptr()`) and a dtype, the array among its
+    attributes that the address lies in; None if there is none."""
+    kinds = tuple(kind for module, name in (("torch", "Tensor"), ("numpy", "ndarray"))
+                  if (kind := getattr(sys.modules.get(module), name, None)) is not None)
+    found = [x for x in getattr(value, "__dict__", {}).values() if isinstance(x, kinds)]
+    return found[0] if found else None
+
+
+def points(value: Any) -> bool:
+    """Whether a value is such an object."""
+    return hasattr(value, "data_ptr") and hasattr(value, "dtype") and \
+        not hasattr(value, "__array_interface__") and not hasattr(value, "__dlpack__")
+
+
+def _pointing(value: Any) -> tuple[Key, Any]:
+    with asking(value):
+        address = operator.index(value.data_ptr())
+        short = _SHORT.get(value.dtype) or short_name(value.dtype)
+    base = array_behind(value)
+    where = "numpy" if base is None else place_of(handler_of(base)(base)[0])
+    device = getattr(value, "device", None)
+    if base is None and getattr(device, "type", device) == "cuda":
+        where = getattr(device, "index", None) or 0
+    return (short, address % 16 == 0, where), address
+
+
 class StandIn(NamedTuple):
     """Stands for an aligned array of a dtype, where nothing is launched."""
 
@@ -289,6 +351,8 @@ def _find(kind: type, value: Any) -> Handler:
             return _cuda_interface
         if hasattr(value, "__dlpack__"):
             return _dlpack
+        if points(value):
+            return _pointing
     if isinstance(value, tuple):
         return tuple_handler
     if isinstance(value, Composite):
@@ -385,7 +449,7 @@ def _unspecialized(handler: Handler | None, not_one: bool) -> Handler:
             return key
         if isinstance(key[0], str):
             return (key[0], False, *key[2:])
-        return tuple(map(general, key))
+        return like(key, list(map(general, key)))
 
     def handle(value: Any) -> tuple[Key, Any]:
         key, out = (handler or handler_of(value))(value)
@@ -402,7 +466,7 @@ def spec_of(key: Key, const: bool = False) -> Spec | constexpr:
     if isinstance(key, Const):
         return constexpr(constant(key))
     if not key or not isinstance(key[0], str):
-        return tuple(spec_of(k, const) for k in key)
+        return like(key, [spec_of(k, const) for k in key])
     element = dt.from_name(key[0]).ir
     assert isinstance(element, ir.Scalar)
     return ArgSpec(ir.Pointer(element, const) if len(key) == 3 else element, 16 if key[1] else 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -32,8 +33,8 @@ except ImportError:  # Windows
 MANIFEST = "manifest.json"
 # Of a manifest, and of all files of an entry: far beyond what kernels need, and read into memory.
 MAX_MANIFEST_BYTES, MAX_ENTRY_BYTES = 1 << 16, 1 << 28
-# Nobody writes an entry for so long. Locks alone would not do: some network file systems keep
-# them to one host, and a writer begins without one.
+# Nobody writes an entry for so long. Locks alone do not tell: a writer begins without one, and
+# some network file systems keep them to one host, which is why a lock says where it was taken.
 STALE_S = 600
 _TEMPORARY, _LOCK = ".tmp-", "lock"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -110,7 +111,8 @@ class DiskCache:
             left = [Path(e.path) for e in entries if e.name.startswith(_TEMPORARY)]
         for folder in left:
             with contextlib.suppress(OSError):  # another process may be removing it, too
-                if time.time() - folder.stat().st_mtime > STALE_S and not _locked(folder):
+                old = time.time() - folder.stat().st_mtime > STALE_S
+                if (old or _taken_here(folder)) and not _locked(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _install(self, key: str, fresh: Path, folder: Path, aside: Path) -> None:
@@ -204,9 +206,25 @@ def _scratch(parent: Path) -> Iterator[Path]:
     try:
         with open(folder / _LOCK, "wb") as lock:
             _take(lock)
+            lock.write(_boot())
+            lock.flush()
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@functools.cache
+def _boot() -> bytes:
+    """This run of this machine, which no other one shares; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        return b""
+
+
+def _taken_here(folder: Path) -> bool:
+    """Whether the writer of a temporary folder took its lock in this run of this machine."""
+    return bool(_boot()) and _read(folder / _LOCK, len(_boot())) == _boot()
 
 
 def _locked(folder: Path) -> bool:

@@ -18,7 +18,7 @@ from tilec.runtime.arguments import Composite, Const, Key, described, handler_of
 
 @dataclass(eq=False, init=False)
 class TensorDescriptor(Composite):
-    """A tensor: the memory of `array`, seen with a shape (32 bits) and strides (in elements; the
+    """A tensor: the memory of `base`, seen with a shape (32 bits) and strides (in elements; the
     last one is 1). In a kernel it is what tl.make_tensor_descriptor makes, in blocks of
     block_shape; padding, "zero" or "nan", is what elements outside of it read as.
 
@@ -27,24 +27,24 @@ class TensorDescriptor(Composite):
     what the kernel copies.
     """
 
-    array: Any
+    base: Any
     shape: Sequence[int]
     strides: Sequence[int]
     block_shape: Sequence[int] = ()
     padding: str = "zero"
 
     @BRIEF
-    def __init__(self, array: Any, shape: Sequence[int], strides: Sequence[int],
+    def __init__(self, base: Any, shape: Sequence[int], strides: Sequence[int],
                  block_shape: Sequence[int] = (), padding: str = "zero") -> None:
-        self.array, self.shape, self.strides = array, shape, strides
+        self.base, self.shape, self.strides = base, shape, strides
         self.block_shape, self.padding = block_shape, padding
 
     @classmethod
     @BRIEF
-    def from_tensor(cls, array: Any, block_shape: Sequence[int], padding: str = "zero"
+    def from_tensor(cls, tensor: Any, block_shape: Sequence[int], padding: str = "zero"
                     ) -> TensorDescriptor:
         """The whole of an array, with its own shape and strides."""
-        return cls(array, *host.geometry(array), block_shape, padding)
+        return cls(tensor, *host.geometry(tensor), block_shape, padding)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("shape", "strides", "block_shape"):
@@ -59,16 +59,16 @@ class TensorDescriptor(Composite):
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        return (self.array, self.shape, self.strides[:-1], self.form)
+        return (self.base, self.shape, self.strides[:-1], self.form)
 
     @property
     def form(self) -> DescriptorForm:
         """What is baked in."""
-        return self._form_of(handler_of(self.array)(self.array)[0])
+        return self._form_of(handler_of(self.base)(self.base)[0])
 
     def _form_of(self, key: Key) -> DescriptorForm:
         if place_of(key) is None:
-            raise LaunchError(f"a TensorDescriptor of {described(self.array)}, expected one of "
+            raise LaunchError(f"a TensorDescriptor of {described(self.base)}, expected one of "
                               "an array", None, "give an array of numpy, torch or cupy")
         if not isinstance(self.padding, str):
             raise LaunchError(f"a TensorDescriptor has the padding {shown(self.padding)}", None,
@@ -76,7 +76,7 @@ class TensorDescriptor(Composite):
         return _form(self.block_shape, self.padding, key[0])
 
     def read(self) -> tuple[Key, tuple[Any, ...]]:
-        key, address = handler_of(self.array)(self.array)
+        key, address = handler_of(self.base)(self.base)
         fixed = self.__dict__["_fixed"]
         if fixed is None or place_of(key) is None:
             fixed = self.__dict__["_fixed"] = _fix(self.shape, self.strides,
@@ -88,19 +88,19 @@ class TensorDescriptor(Composite):
         """The tensor as a view of host memory; LaunchError if the array ends before it does."""
         from numpy.lib.stride_tricks import as_strided  # a kernel on the CPU needs numpy anyway
 
-        base = host.as_numpy(self.array)
-        size, start = base.itemsize, base.ctypes.data
+        array = host.as_numpy(self.base)
+        size, start = array.itemsize, array.ctypes.data
         strides = tuple(s * size for s in self.strides)
-        low, high = storage_of(base)
-        first, last = host.View(start, base.dtype, tuple(self.shape), strides).span()
+        low, high = storage_of(array)
+        first, last = host.View(start, array.dtype, tuple(self.shape), strides).span()
         if all(self.shape) and not (low <= first and last <= high):
             raise LaunchError(
                 f"a tensor of shape {self.shape} and strides {self.strides} in an array of shape "
-                f"{base.shape} begins {max(low - first, 0) // size} elements before it and ends "
+                f"{array.shape} begins {max(low - first, 0) // size} elements before it and ends "
                 f"{max(last - high, 0) // size} past it", None,
                 "give the extents that the array has; where blocks end is seen to")
         # as_strided knows plain types only.
-        return as_strided(base.view(f"V{size}"), self.shape, strides).view(base.dtype)
+        return as_strided(array.view(f"V{size}"), self.shape, strides).view(array.dtype)
 
 
 # Kernels are launched with new descriptors of old shapes again and again.

@@ -284,18 +284,22 @@ def name_of(device: int) -> str:
     return name.split(b"\0")[0].decode()
 
 
+def attribute(device: int, name: str) -> int:
+    """An attribute of a GPU, by its name in the driver API without CU_DEVICE_ATTRIBUTE_."""
+    which = getattr(driver().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(_call("cuDeviceGetAttribute", which, _call("cuDeviceGet", device)))
+
+
 @functools.cache
 def l2_bytes(device: int) -> int:
     """The size of a GPU's L2 cache."""
-    attribute = driver().CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-    return int(_call("cuDeviceGetAttribute", attribute, _call("cuDeviceGet", device)))
+    return attribute(device, "L2_CACHE_SIZE")
 
 
 @functools.cache
 def multiprocessors(device: int) -> int:
     """How many multiprocessors a GPU has."""
-    attribute = driver().CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-    return int(_call("cuDeviceGetAttribute", attribute, _call("cuDeviceGet", device)))
+    return attribute(device, "MULTIPROCESSOR_COUNT")
 
 
 class Event:

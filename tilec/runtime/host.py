@@ -15,15 +15,17 @@ from tilec.codegen.checks import REPORT_BYTES
 from tilec.errors import LaunchError, SimulatorError, TilecError, did_you_mean, shown
 from tilec.eval.casts import rounded
 from tilec.eval.dtypes import dtype_of
+from tilec.eval.inline_asm import EVALUATORS
 from tilec.frontend.signature import ArgSpec, Spec
 from tilec.ir.clusters import check_clusters
 from tilec.ir.grids import extents_of
 from tilec.ir.types import Pointer
 from tilec.language import dtypes as dt
-from tilec.runtime import checks, device, dlpack
+from tilec.runtime import checks, device, dlpack, inline_asm
 from tilec.runtime.arguments import (
     Const,
     Key,
+    array_behind,
     asking,
     constexpr_handler,
     described,
@@ -32,12 +34,15 @@ from tilec.runtime.arguments import (
     number_of,
     parts_of,
     place_of,
+    points,
     short_name,
 )
 
 if TYPE_CHECKING:
     from tilec.runtime.kernel import CompiledKernel
     from tilec.sim import Counts
+
+EVALUATORS.append(inline_asm.evaluate)
 
 
 def check_grid(grid: Any) -> tuple[int, int, int]:
@@ -129,6 +134,8 @@ def _opened(value: Any) -> list[Any]:
 
 def as_numpy(value: Any) -> Any:
     """A numpy view of a host array: a numpy array itself, or a CPU tensor's memory."""
+    if points(value) and not _is_torch(value):
+        return _pointed(value)
     if not _is_torch(value):
         return value if type(value).__module__ == "numpy" or not hasattr(value, "__dlpack__") \
             else dlpack.as_numpy(value)
@@ -141,6 +148,31 @@ def as_numpy(value: Any) -> Any:
     if odd is None:
         return plain.numpy()
     return plain.view(getattr(torch, odd[0])).numpy().view(odd[1])
+
+
+def _pointed(value: Any) -> Any:
+    """The memory from an object's address on, as an array; LaunchError if it is in no array that
+    the object has."""
+    import numpy as np  # a kernel on the CPU needs it anyway
+
+    base, address = array_behind(value), value.data_ptr()
+    if base is None:
+        raise LaunchError(f"it is a {type(value).__name__} with an address, and no array that the "
+                          "address is in", None, "keep the array as an attribute of the object")
+    if _is_torch(base):
+        storage, flat = base.untyped_storage(), base.new_empty(0, dtype=base.dtype)
+        size = base.element_size()
+        owner = as_numpy(flat.set_(storage, 0, (storage.nbytes() // size,), (1,)))
+    else:
+        owner = base
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+    memory = owner.ravel(order="K").view(np.uint8)
+    at, dtype = address - memory.ctypes.data, numpy_dtype(short_name(value.dtype))
+    if not 0 <= at <= memory.nbytes or not np.shares_memory(memory, owner) and memory.nbytes:
+        raise LaunchError(f"it is a {type(value).__name__} with the address {address:#x}, which is "
+                          "not in its array", None, "pass the array itself")
+    return memory[at:memory.nbytes - (memory.nbytes - at) % dtype.itemsize].view(dtype)
 
 
 def run_on_cpu(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, int, int],
@@ -302,7 +334,7 @@ def _described_view(value: Any) -> View | None:
 def device_view(value: Any) -> View | None:
     """What any device array, or tensor of torch, says of itself; None for other values."""
     if not _is_torch(value):
-        return _view(value)
+        return device_view(array_behind(value)) if points(value) else _view(value)
     size = value.element_size()
     return View(value.data_ptr(), numpy_dtype(short_name(value.dtype)), tuple(value.shape),
                 tuple(s * size for s in value.stride()))
@@ -384,9 +416,9 @@ def _simulate(kernel: CompiledKernel, arrays: list[Any], grid: tuple[int, int, i
 
 
 def launch_on_device(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[int, int, int],
-                     stream: int | None = None) -> None:
+                     stream: int | None = None, wait: bool = True) -> None:
     """Launch on the device where the arrays live, on its current stream or another, and wait for
-    it. CheckError where a check of a debug compilation failed."""
+    it if asked, or for checks. CheckError where a check of a debug compilation failed."""
     pairs = [handler_of(v)(v) for v in values]
     found = {place_of(key) for key, _ in pairs} - {None}
     if len(found) > 1 or not all(isinstance(p, int) for p in found):
@@ -399,7 +431,8 @@ def launch_on_device(kernel: CompiledKernel, values: Sequence[Any], grid: tuple[
     passed = [value for _, value in pairs]
     if not kernel.options.debug:
         launch(passed)
-        device.synchronize(index)
+        if wait:
+            device.synchronize(index)
         return
     with device.DeviceBuffer.of(bytes(REPORT_BYTES), index) as report:
         launch(passed + checks.added_values(report.pointer, kernel.param_types,

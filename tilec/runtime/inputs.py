@@ -8,7 +8,7 @@ hold, an access beyond an array, a wait that nobody ends) is drawn again.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,8 @@ from tilec.interp.frame import Data, Frame
 from tilec.interp.machine import Observer
 from tilec.interp.run import run
 from tilec.ir import ops
-from tilec.ir.core import Func, Module, Op
+from tilec.ir.core import Func, Module, Op, Value
+from tilec.ir.origins import walk_back
 from tilec.ir.tensor_maps import recipes
 from tilec.ir.types import Pointer, Scalar, TensorMap
 from tilec.runtime.maps import Grid, makers
@@ -29,6 +30,7 @@ TRIES, MAP_TRIES = 60, 400
 PERIOD = 4099  # an array repeats what so many elements hold: a prime, as no stride is
 NUMBERS = (1, 2, 3, 5, 8, 13, 21, 40, 64, 100, 150, 333)
 LARGEST = max(NUMBERS)
+ROUNDS = (5, 7, 11)  # of loops: more than a pipeline has stages
 Outcome = tuple[list[Any], list[str]]  # the arguments after a run, and what it printed
 TOO_MUCH = "it does not end"
 PRINTING = 400  # ops that printing a tile takes the time of
@@ -125,7 +127,9 @@ def _with_maps(module: Module, func: Func, seed: int) -> Iterator[Inputs]:
     """Up to TRIES draws of which the tensor maps that the function needs can be made."""
     found = 0
     for attempt in range(MAP_TRIES):
-        inputs = _draw(module, func, np.random.default_rng((seed, attempt)))
+        # Every other input has long loops, the first one among them.
+        bounds = _bounds(func) if (seed + attempt) % 2 == 0 else {}
+        inputs = _draw(module, func, bounds, np.random.default_rng((seed, attempt)))
         try:
             inputs.maps(func, [_array(a, ELEMENTS) for a in inputs.args] if recipes(func) else ())
         except LaunchError:
@@ -149,16 +153,37 @@ def _array(drawn: Any, elements: int) -> Any:
     return np.resize(drawn.period, drawn.shape or (elements,))
 
 
-def _draw(module: Module, func: Func, rng: np.random.Generator) -> Inputs:
+def _bounds(func: Func) -> dict[Value, int]:
+    """Parameters that the ends of loops are computed from, and what a round more takes of each."""
+    found: dict[Value, int] = {}
+    for loop in func.walk():
+        if not isinstance(loop, ops.For):
+            continue
+        size = _constant(loop.step)
+        for v in walk_back(loop.hi):
+            if isinstance(v.op, ops.Div):
+                size *= _constant(v.op.rhs)
+            if v in func.args:
+                found[v] = max(size, found.get(v, 1))
+    return found
+
+
+def _constant(v: Value) -> int:
+    value = v.op.value if isinstance(v.op, ops.Constant) else 1
+    return max(value, 1) if isinstance(value, int) else 1
+
+
+def _draw(module: Module, func: Func, bounds: Mapping[Value, int], rng: np.random.Generator
+          ) -> Inputs:
     axes = {op.axis for op in func.walk() if isinstance(op, (ops.ProgramId, ops.NumPrograms))}
     x, y, z = (2 if axis in axes else 1 for axis in range(3))
-    args = [_draw_one(a.type, attributes.get("divisibility", 1), rng)
+    args = [_draw_one(a.type, attributes.get("divisibility", 1), bounds.get(a, 0), rng)
             for a, attributes in zip(func.args, func.arg_attrs, strict=True)
             if "base" not in attributes]
     return Inputs(args, (x * module.num_ctas, y, z))
 
 
-def _draw_one(t: Any, divisor: int, rng: np.random.Generator) -> Any:
+def _draw_one(t: Any, divisor: int, round_size: int, rng: np.random.Generator) -> Any:
     if isinstance(t, TensorMap):
         shape = tuple(n * int(rng.integers(1, 3)) for n in t.shape)
         return _Content(_elements(t.element, rng), shape)
@@ -169,7 +194,11 @@ def _draw_one(t: Any, divisor: int, rng: np.random.Generator) -> Any:
         return bool(rng.integers(2))
     if t.is_float:
         return float(rng.normal())
-    most = min(int(np.iinfo(dtype_of(t)).max), max(LARGEST, divisor)) // divisor
+    limit = int(np.iinfo(dtype_of(t)).max) // divisor
+    long = [n for r in ROUNDS if (n := -(-r * round_size // divisor)) <= limit]
+    if round_size and long:
+        return divisor * int(rng.choice(long))
+    most = min(limit, max(LARGEST, divisor) // divisor)
     return divisor * int(rng.choice([n for n in NUMBERS if n <= most]))
 
 

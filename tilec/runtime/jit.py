@@ -7,10 +7,12 @@ arguments, one dict look-up, one driver call. Everything else happens once per s
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import operator
+import textwrap
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from tilec import knobs
@@ -30,7 +32,7 @@ from tilec.frontend.signature import Spec
 from tilec.instruments import override_state
 from tilec.ir.grids import MAX_GRID
 from tilec.language.values import constexpr
-from tilec.runtime import device, host
+from tilec.runtime import device, hooks, host
 from tilec.runtime.arguments import (
     Const,
     Key,
@@ -41,13 +43,13 @@ from tilec.runtime.arguments import (
     spec_of,
     stand_in,
 )
+from tilec.runtime.interface import KernelInterface
 from tilec.runtime.kernel import CompiledKernel
+from tilec.runtime.options import COMPILE_OPTIONS, OPTION_NAMES, compile_options, ignored
 from tilec.runtime.plan import Plan
 from tilec.target import DEFAULT, Target
 
-COMPILE_OPTIONS = tuple(f.name for f in dataclasses.fields(Options))
 _OPTION_KINDS = (bool, int, float, str, type(None), Target)
-OPTION_NAMES = (*COMPILE_OPTIONS, "stream", "target")
 # Flags that make a compilation print something, or start from edited files.
 LOUD = ("dump", "dump_dir", "time", "override_dir")
 
@@ -65,20 +67,26 @@ class _Entry(NamedTuple):
     shared: int
 
 
-class JITFunction(Function):
+class JITFunction(Function, KernelInterface):
     """A kernel: `kernel[grid](args, BLOCK=..., num_warps=...)` launches it.
 
     options: defaults of the launch options. do_not_specialize: parameters whose value 1 and
-    divisibility by 16 are not baked in.
+    divisibility by 16 are not baked in. repr: gives the kernel's name, from the `signature` (types
+    by name) and the `constants` of a specialisation. launch_metadata: gives a dict for launch
+    hooks, from the grid, the compiled kernel's metadata and the arguments by name. pre_run_hooks:
+    called with the arguments of each launch.
     """
 
     def __init__(self, fn: Callable[..., Any], options: Mapping[str, Any] | None = None,
-                 do_not_specialize: Iterable[str | int] = (),
-                 do_not_specialize_on_alignment: Iterable[str | int] = ()) -> None:
-        super().__init__(fn, do_not_specialize, do_not_specialize_on_alignment)
-        self.default_options = dict(options or {})
-        self.check_options(self.default_options, CompilationError)
-        self._names = [p.name for p in self.params]
+                 do_not_specialize: Iterable[str | int] | None = None,
+                 do_not_specialize_on_alignment: Iterable[str | int] | None = None, *,
+                 repr: Callable[[Any], str] | None = None,
+                 launch_metadata: Callable[..., dict[str, Any]] | None = None) -> None:
+        super().__init__(fn, do_not_specialize or (), do_not_specialize_on_alignment or ())
+        self.default_options = {k: v for k, v in (options or {}).items() if v is not None}
+        self.repr, self.launch_metadata = repr, launch_metadata
+        self.pre_run_hooks: list[Callable[..., Any]] = []
+        self.arg_names = [p.name for p in self.params]
         self._fixed = [param_handler(p) for p in self.params]
         self._plans: dict[Any, Plan] = {}
         self._kernels: dict[Any, CompiledKernel] = {}
@@ -86,15 +94,59 @@ class JITFunction(Function):
         self._setting: Any = None  # what the last launch was to print, and its number
         self._settings = 0
 
+    # -- what others read -----------------------------------------------------------------
+
+    @property
+    def __globals__(self) -> dict[str, Any]:
+        return self.fn.__globals__
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """Of the Python function."""
+        return inspect.signature(self.fn)
+
+    @property
+    def constexprs(self) -> list[int]:
+        """The indices of the parameters that are tl.constexpr."""
+        return [p.index for p in self.params if p.is_constexpr]
+
+    @property
+    def raw_src(self) -> list[str]:
+        """The lines of the function as they are in the file, decorators included."""
+        return self.source.splitlines(keepends=True)
+
+    @property
+    def src(self) -> str:
+        """The text of the function from `def` on, not indented."""
+        return textwrap.dedent("".join(self.raw_src[self.tree.lineno - self.first_line:]))
+
+    @property
+    def cache_key(self) -> str:
+        """A hash of the function's source, and of all that it reaches by name."""
+        return self.source_key()
+
+    @property
+    def device_caches(self) -> dict[int, tuple[dict[Any, CompiledKernel], ...]]:
+        """The kernels compiled so far, as the first of a tuple, by the current device."""
+        return {device.current_device() if device.gpu_available() else 0: (self._kernels,)}
+
+    def add_pre_run_hook(self, hook: Callable[..., Any]) -> None:
+        """Call `hook` with the arguments of each launch, before it."""
+        self.pre_run_hooks.append(hook)
+        hooks.ACTIVE.append(hook)
+
     # -- launching ------------------------------------------------------------------------
 
     def __getitem__(self, grid: Any) -> Callable[..., CompiledKernel]:
         """`kernel[grid]`: grid is 1 to 3 integers, or a function of the bound arguments."""
-        return partial(self.run, grid)
+        return partial(self.launch, grid)
 
-    __iter__ = None  # as the subscript of a class that takes any would give one without end
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel:
+        """Launch over `grid`, or only compile if `warmup`; returns the kernel."""
+        return self.warmup(*args, grid=grid, **kwargs) if warmup else \
+            self.launch(grid, *args, **kwargs)
 
-    def run(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel:
+    def launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel:
         """Launch over `grid`; returns the kernel that ran.
 
         Raises LaunchError for arguments, options or grids that do not fit, CompilationError for
@@ -127,10 +179,8 @@ class JITFunction(Function):
             else:
                 grid = host.check_grid(grid)
             launch = entry.launch
-            if launch is None:
-                if plan.stream is not None:
-                    raw_stream(given[plan.stream])
-                self._run_arrays(entry, plan, given, grid)
+            if launch is None or hooks.ACTIVE:
+                self._launch_slowly(entry, plan, given, grid, args, kwargs)
                 return entry.kernel
             if plan.stream is None:
                 stream = device.current_stream(entry.where)
@@ -143,23 +193,37 @@ class JITFunction(Function):
             self.brief.finish(error)  # `with self.brief:` would slow every launch
             raise
 
-    def _run_arrays(self, entry: _Entry, plan: Plan, given: Sequence[Any],
-                    grid: tuple[int, int, int]) -> None:
-        """Run what is not launched by addresses alone: on the CPU, or with checks on the GPU."""
+    def _launch_slowly(self, entry: _Entry, plan: Plan, given: Sequence[Any],
+                       grid: tuple[int, int, int], args: Any, kwargs: Any) -> None:
+        """Run what is not launched by addresses alone, on the CPU or with checks on the GPU, or
+        what has hooks around it."""
+        stream = None if plan.stream is None else raw_stream(given[plan.stream])
+        for hook in self.pre_run_hooks:
+            hook(*args, **kwargs)
+        more = self.launch_metadata
+        about = hooks.LaunchInfo(
+            {"name": entry.kernel.name, "stream": stream,
+             "function": entry.kernel.function if entry.level == "cubin" else None},
+            None if more is None else
+            lambda: more(grid, entry.kernel.metadata, self._bound(plan, given)))
+        hooks.launch_enter(about)
         keys, values = plan.keys(given)
         arguments = [a for p, key, value, passed in zip(
             self.params, keys, plan.bound(given), values) if not p.is_constexpr
             for a in host.flat_arguments(key, value, passed)]
         if entry.level == "cubin":
-            host.launch_on_device(entry.kernel, arguments, grid, None if plan.stream is None
-                                  else raw_stream(given[plan.stream]))
+            host.launch_on_device(entry.kernel, arguments, grid, stream, entry.launch is None)
         else:
             host.run_on_cpu(entry.kernel, arguments, grid, entry.level)
+        hooks.launch_exit(about)
+
+    def _bound(self, plan: Plan, given: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(self.arg_names, plan.bound(given)))
 
     def _meta(self, plan: Plan, given: Sequence[Any]) -> dict[str, Any]:
         """What a grid function is given: every argument and compile option, by name."""
         options = dataclasses.asdict(Options()) | self.default_options | plan.chosen(given)
-        return options | dict(zip(self._names, plan.bound(given)))
+        return options | self._bound(plan, given)
 
     # -- the first call of a form ---------------------------------------------------------
 
@@ -178,11 +242,14 @@ class JITFunction(Function):
         self._plans[(len(args), *kwargs, *map(type, given))] = plan
         return plan
 
-    def _bind(self, args: Sequence[Any], kwargs: Iterable[str]
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]
               ) -> tuple[list[int | None], dict[str, int]]:
         """Where, among positional and then keyword arguments, each parameter is found (None: its
         default), and each launch option. LaunchError if they do not fit."""
-        names, where = self._names, self.def_location
+        names, where, given = self.arg_names, self.def_location, (*args, *kwargs.values())
+        if self.fn.__code__.co_flags & inspect.CO_VARARGS:
+            raise LaunchError(f"`{self.name}` takes `*{names[-1]}`, as kernels do not", where,
+                              "only functions that kernels call may; pass a tuple as one parameter")
         if len(args) > len(names):
             raise LaunchError(f"`{self.name}` takes {len(names)} arguments ({', '.join(names)}), "
                               f"{len(args)} were given", where,
@@ -197,7 +264,7 @@ class JITFunction(Function):
                 found[name] = i
             if name in COMPILE_OPTIONS or name in OPTION_NAMES and name not in names:
                 options[name] = i
-            elif name not in names:
+            elif name not in names and not ignored(name, given[i], self.name):
                 known = [*names, *OPTION_NAMES]
                 raise LaunchError(f"`{self.name}` has no parameter or launch option `{name}`",
                                   where, did_you_mean(name, known) or f"it has {', '.join(known)}")
@@ -242,7 +309,7 @@ class JITFunction(Function):
     def place(self, keys: Sequence[Key]) -> tuple[int | None, str]:
         """Which GPU the arrays are on, if any, and at which level a launch runs."""
         found: dict[Any, str] = {}
-        for name, key in zip(self._names, keys):
+        for name, key in zip(self.arg_names, keys):
             for leaf in leaves(key):
                 if place_of(leaf) is not None:
                     found.setdefault(place_of(leaf), name)
@@ -291,7 +358,7 @@ class JITFunction(Function):
                 constexprs[p.name] = spec.value
             else:
                 signature[p.name] = spec
-        made = self.check_options(options, LaunchError)
+        made = self.check_options(options)
         if knobs.check == "gpu":
             made = dataclasses.replace(made, debug=True)
         kernel = CompiledKernel(self, signature, constexprs, target, made)
@@ -302,12 +369,12 @@ class JITFunction(Function):
                 known = self._kernels[(kernel.hash, setting)] = kernel
             return known
 
-    def check_options(self, options: Mapping[str, Any], error: type[TilecError]) -> Options:
-        """The compile options among `options`; `error` for one that cannot be."""
+    def check_options(self, options: Mapping[str, Any]) -> Options:
+        """The compile options among `options`; LaunchError for one that cannot be."""
         try:
-            return Options(**{k: as_plain(v) for k, v in options.items() if k in COMPILE_OPTIONS})
+            return compile_options(options)
         except TilecError as e:
-            raise error(f"`{self.name}`: {e.message}", self.def_location, e.advice) from None
+            raise LaunchError(f"`{self.name}`: {e.message}", self.def_location, e.advice) from None
 
     # -- compiling without launching ------------------------------------------------------
 
@@ -367,11 +434,16 @@ def _shown(place: Any) -> str:
 
 
 @BRIEF
-def jit(fn: Callable[..., Any] | None = None, *, do_not_specialize: Iterable[str | int] = (),
-        do_not_specialize_on_alignment: Iterable[str | int] = (), **options: Any) -> Any:
+def jit(fn: Callable[..., Any] | None = None, *, version: Any = None,
+        repr: Callable[[Any], str] | None = None,
+        launch_metadata: Callable[..., dict[str, Any]] | None = None,
+        do_not_specialize: Iterable[str | int] | None = None,
+        do_not_specialize_on_alignment: Iterable[str | int] | None = None,
+        noinline: bool | None = None, **options: Any) -> Any:
     """Decorator: make a kernel of a Python function. `@tilec.jit`, or `@tilec.jit(num_warps=8)`.
 
-    Raises CompilationError for a function or an option that cannot be.
+    The parameters are those of JITFunction; version and noinline mean nothing, since calls are
+    inlined. Raises CompilationError for a function that cannot be, or an unknown option.
     """
     known = (*COMPILE_OPTIONS, "target")
     for name in options:
@@ -381,6 +453,7 @@ def jit(fn: Callable[..., Any] | None = None, *, do_not_specialize: Iterable[str
 
     @BRIEF
     def decorate(f: Callable[..., Any]) -> JITFunction:
-        return JITFunction(f, options, do_not_specialize, do_not_specialize_on_alignment)
+        return JITFunction(f, options, do_not_specialize, do_not_specialize_on_alignment,
+                           repr=repr, launch_metadata=launch_metadata)
 
     return decorate if fn is None else decorate(fn)

@@ -5,11 +5,13 @@ Levels are made when they are asked for; a launch on a GPU needs the cubin alone
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tilec import knobs
@@ -41,9 +43,10 @@ from tilec.ir.printer import print_module
 from tilec.ir.tensor_maps import MapRecipe, recipes
 from tilec.ir.types import layout_of
 from tilec.language.values import constexpr
-from tilec.runtime import checks, entry, host
+from tilec.runtime import arguments, checks, device, entry, host
 from tilec.runtime.cache import DiskCache
 from tilec.runtime.fingerprint import source_fingerprint
+from tilec.runtime.interface import GPUTarget, Metadata
 from tilec.runtime.launch import Launcher
 from tilec.runtime.loading import load
 from tilec.runtime.maps import Grid, NoMap, makers
@@ -101,7 +104,7 @@ class CompiledKernel:
         if options.debug:
             options = replace(options, find_boxes=False)  # checks are of accesses by pointers
         self.options = options
-        self.name = fn.name
+        self.name = self._named(getattr(fn, "repr", None))
         self.num_warps, self.num_stages = options.num_warps, options.num_stages
         self.num_ctas = options.num_ctas
         try:
@@ -116,6 +119,15 @@ class CompiledKernel:
         self._lower: Compiled | None = None
         self._lock = threading.RLock()
         self._launchers: dict[int, Launcher] = {}
+
+    def _named(self, name_of: Callable[[Any], str] | None) -> str:
+        """The name that the function's own `repr` gives, if it has one, as a name can be spelt."""
+        if name_of is None:
+            return self.fn.name
+        types = {k: format_spec(s).partition(":")[0] for k, s in self.signature.items()}
+        about = SimpleNamespace(signature=types | dict.fromkeys(self.constexprs, "constexpr"),
+                                constants=self.constexprs, fn=self.fn)
+        return re.sub(r"\W", "_", str(name_of(about)))
 
     # -- making ---------------------------------------------------------------------------
 
@@ -132,6 +144,7 @@ class CompiledKernel:
                               num_warps=options.num_warps,
                               options={"num_stages": options.num_stages, "debug": options.debug,
                                        "num_ctas": options.num_ctas})
+        module.funcs[0].name = self.name
         for name in ("num_stages", "maxnreg", "launch_pdl", "find_boxes", "num_ctas"):
             if getattr(options, name) != Options.__dataclass_fields__[name].default:
                 module.attributes[name] = getattr(options, name)
@@ -256,6 +269,38 @@ class CompiledKernel:
         """What made the cubin: "nvJitLink 13.0", or see `LinkResult`."""
         return self._linked.assembler
 
+    @property
+    def metadata(self) -> Metadata:
+        """What Triton's kernels say of themselves."""
+        options = self.options
+        return Metadata(self.name, self.hash, GPUTarget.of(self.target), options.num_warps,
+                        options.num_stages, options.num_ctas, self.shared, options.maxnreg or None,
+                        options.debug, options.launch_pdl, (options.num_ctas, 1, 1))
+
+    @property
+    def packed_metadata(self) -> tuple[int, int, int]:
+        """num_warps, num_ctas, bytes of shared memory."""
+        return self.num_warps, self.num_ctas, self.shared
+
+    @property
+    def n_max_threads(self) -> int:
+        """The most threads a CTA may have with so many registers, a multiple of a warp's."""
+        warp = self.target.warp_size
+        most = self.target.sm_registers // (max(1, self.n_regs) * warp) * warp
+        return max(self.threads, min(self.target.max_threads, most))
+
+    @property
+    def function(self) -> int | None:
+        """The handle of the loaded kernel on the current GPU, a CUfunction; None without one."""
+        if not device.gpu_available():
+            return None
+        return int(self.launcher(device.current_device()).function)
+
+    def _init_handles(self) -> None:
+        """Compile, and load onto the current GPU if there is one."""
+        self.lower("cubin" if available() else "ptx")
+        self.function  # noqa: B018  (loads)
+
     def layouts(self) -> dict[str, str]:
         """The layout of every named tile at the gpu level, by Python name."""
         out: dict[str, str] = {}
@@ -274,6 +319,24 @@ class CompiledKernel:
                 f"{self.num_warps} warps>")
 
     # -- running --------------------------------------------------------------------------
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        """`kernel[grid](*args, stream=None)` launches it where the arrays live: constants may be
+        among the arguments, if they are its own."""
+        return partial(self._launch, grid)
+
+    __iter__ = None  # see KernelInterface
+
+    def _launch(self, grid: Any, *args: Any, stream: int | None = None) -> None:
+        with self.fn.brief:
+            values, extents = host.order_arguments(self, args), host.check_grid(grid)
+            places = {arguments.place_of(arguments.handler_of(v)(v)[0]) for v in values} - {None}
+            on_gpu = any(isinstance(p, int) for p in places) or \
+                not places and device.gpu_available()
+            if on_gpu and not knobs.run:
+                host.launch_on_device(self, values, extents, stream, wait=False)
+            else:
+                host.run_on_cpu(self, values, extents, knobs.run or "tile")
 
     def run(self, args: Sequence[Any] | Mapping[str, Any], grid: int | Sequence[int],
             level: str = "tile", seed: int | None = None) -> None:
@@ -390,7 +453,8 @@ def stable(value: Any) -> str:
     if isinstance(value, Function):
         return f"def {value.source_key()}"
     if isinstance(value, (tuple, list)):
-        return "(" + ",".join(map(stable, value)) + ")"
+        fields = f"{type(value).__qualname__}{value._fields}" if hasattr(value, "_fields") else ""
+        return f"{fields}(" + ",".join(map(stable, value)) + ")"
     try:
         text = hex(value) if type(value) is int else repr(value)  # repr: some thousand digits only
     except Exception:  # an author's class may raise anything

@@ -182,7 +182,7 @@ class Launcher:
                  name: str = "", num_ctas: int = 1) -> None:
         self.packer = Packer([*param_types, *("tensormap" for _ in maps)])
         self._maps, self._instead = maps, instead
-        self._function = function
+        self.function = function
         self._device = device_index
         self._pack = self.packer.pack_into
         self._free: list[_Block] = []
@@ -230,7 +230,7 @@ class Launcher:
         if handle is None:
             handle = self._streams[stream] = self._stream_type(stream)
         x, y, z = grid
-        args = (self._function, x, y, z, block, 1, 1, shared, handle, arguments.address, 0)
+        args = (self.function, x, y, z, block, 1, 1, shared, handle, arguments.address, 0)
         error = self._launch(*args)[0]
         if error is not self._success and error != self._success:
             self._retry(error, args)

@@ -48,7 +48,7 @@ def in_simulator(value: Any, t: TensorMap, name: str) -> sim.TensorMap:
 def on_device(value: Any, t: TensorMap, name: str) -> bytes:
     """The 128 bytes of the tensor map that an array or a TensorDescriptor stands for. name: of the
     parameter; LaunchError says what about the tensor TMA cannot serve."""
-    given = value.array if isinstance(value, TensorDescriptor) else value
+    given = value.base if isinstance(value, TensorDescriptor) else value
     view = host.device_view(given)
     if view is None:
         raise LaunchError(f"argument `{name}` is a {type(given).__name__}, expected a device array "

@@ -36,7 +36,9 @@ _BARRIERS = [s.run.name for s in PIPELINE].index("insert_barriers")
 
 
 class Miscompiled(InternalError):
-    """A pass changed what a kernel does."""
+    """A pass changed what a kernel does: which one, and at which line, is in the message."""
+
+    hidden = True
 
 
 class Difference(NamedTuple):

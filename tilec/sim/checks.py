@@ -32,14 +32,16 @@ _STRONG = ("volatile", "relaxed", "acquire", "release", "acq_rel", "mmio")
 class Checks:
     """The order of a kernel's accesses, and a shadow for each memory that its threads share."""
 
-    def __init__(self, decoder: Decoder, flat: Flat) -> None:
+    def __init__(self, decoder: Decoder, flat: Flat, first: Checks | None) -> None:
         self.decoder = decoder
-        self.order = Order(decoder.lanes, decoder.where, decoder.machine.thread_name)
+        self.order: Order = Order(decoder.lanes, decoder.where, decoder.machine.thread_name) \
+            if first is None else first.order
         decoder.machine.order = self.order
         decoder.machine.on_end = self.end
         narrowest = granules(flat)
         self.shared = Shadow(self.order, decoder.shared, SHARED_START, narrowest["shared"])
-        self.arena = Shadow(self.order, decoder.arena, GLOBAL_BASE, narrowest["global"])
+        self.arena: Shadow = Shadow(self.order, decoder.arena, GLOBAL_BASE, narrowest["global"]) \
+            if first is None else first.arena
         self.agents = Agents(self)
 
     def reset(self) -> None:
@@ -50,7 +52,17 @@ class Checks:
     def begin(self, cta: str) -> None:
         """A new CTA, whose shared memory is there."""
         self.order.begin(cta)
+        self.known, self.fences, self.turn = \
+            self.order.known, self.order.fences, len(self.order.bases)
         self.shared.resize(len(self.decoder.shared.bytes))
+        self.arena.log = []
+
+    def resume(self, cta: str) -> None:
+        """It runs on, after others did: as a CTA that comes after all that it has done itself."""
+        self.order.begin(cta)
+        self.known[self.turn - 1] = self.order.bases[self.turn]
+        self.order.known, self.order.fences, self.turn = \
+            self.known, self.fences, len(self.order.bases)
         self.arena.log = []
 
     def end(self, rank: int) -> None:

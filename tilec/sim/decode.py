@@ -43,11 +43,12 @@ class Decoder:
     """A kernel decoded for CTAs of `threads` threads; `code[i]` belongs to `where[i]`.
 
     With `check` its accesses are checked against each other (see sim/checks.py), with `count` they
-    are counted (see sim/counters.py).
+    are counted (see sim/counters.py). first: the decoder of another CTA of the launch, with which
+    this one shares global memory, parameters, and what checks and counts them.
     """
 
     def __init__(self, module: Module, kernel: Kernel, threads: int, check: bool = False,
-                 count: bool = False) -> None:
+                 count: bool = False, first: Decoder | None = None) -> None:
         self.module = module
         self.kernel = kernel
         self.machine = Machine(threads, math.prod(kernel.cluster))
@@ -59,12 +60,15 @@ class Decoder:
         self.carry = np.zeros(self.lanes, bool)
         self.on_print: Callable[[str], None] = print
         self.on_shared: OnShared | None = None
-        self.tensor_maps: list[Box] = []  # those of the present launch, by handle
+        # Those of the present launch, by handle.
+        self.tensor_maps: list[Box] = [] if first is None else first.tensor_maps
         self.specials = special_registers(self.machine, kernel)
-        self.arena = Global()
+        self.arena: Global = Global() if first is None else first.arena
         flat = flow.flatten(module, kernel)
-        self.variables = Variables(module, kernel, flat, self.arena)
-        self.param = Window("param", 0, self.variables.param_bytes, writable=False)
+        self.variables: Variables = first.variables if first is not None else \
+            Variables(module, kernel, flat, self.arena)
+        self.param: Window = first.param if first is not None else \
+            Window("param", 0, self.variables.param_bytes, writable=False)
         self.shared = Shared(self.variables.static_shared, math.prod(kernel.cluster))
         self.shared.gone = self.machine.gone
         self.local = Local(self.lanes, self.variables.local_bytes)
@@ -81,9 +85,11 @@ class Decoder:
         self.unsupported: list[SimError] = []
         self.code: list[Code] = []
         self.where: list[Instr | None] = []
-        self.checks = Checks(self, flat) if check else None
+        self.checks: Checks | None = \
+            Checks(self, flat, None if first is None else first.checks) if check else None
         self.undefined = Undefined(self, flat) if check else None
-        self.counters = Counters(self.machine, self.where) if count else None
+        self.counters: Counters | None = first.counters if first is not None else \
+            Counters(self.machine, self.where) if count else None
         self.named: list[Register] = []
         self.assigned: list[Register] = []
         self.moved: set[int] | None = None  # while a twin is decoded: the operands that it moves
@@ -98,6 +104,13 @@ class Decoder:
         self.assemble(order, flat)
         if self.undefined is not None:
             self.undefined.analyse(flat, order)
+
+    def beside(self) -> Decoder:
+        """A decoder for another CTA of the launch."""
+        made = Decoder(self.module, self.kernel, self.machine.threads, self.checks is not None,
+                       first=self)
+        made.on_print, made.on_shared = self.on_print, self.on_shared
+        return made
 
     # Registers and operands
 
@@ -342,7 +355,7 @@ class Decoder:
                 raise Unsupported(f"the instruction '{instr.op}'")
             if not known(instr.op, instr.mods):
                 raise Unsupported(".".join((instr.op, *instr.mods)))
-            if not counts(instr.op, len(instr.operands)):
+            if not counts(instr.op, instr.mods, len(instr.operands)):
                 raise Unsupported(f"'{instr.op}' with {len(instr.operands)} operands")
             for vector in (o for o in instr.operands if o.kind == "vec"):
                 self.check_vector(vector)

@@ -1,10 +1,10 @@
-"""Runs a kernel over a grid: arguments into simulated memory, CTAs in turn, results back."""
+"""Runs a kernel over a grid: arguments into simulated memory, its CTAs, results back."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,18 +15,15 @@ from tilec.sim.banks import OnShared
 from tilec.sim.counters import Counts
 from tilec.sim.decode import Decoder
 from tilec.sim.errors import SimError
-from tilec.sim.machine import Machine
+from tilec.sim.grid import Grid, Launch
 from tilec.sim.memory import GLOBAL_BASE, Allocation, host_bytes, place
 from tilec.sim.parser import parse
 from tilec.sim.ptx import TYPE_BYTES, Kernel, Module, Variable
-from tilec.sim.registers import at_launch
-from tilec.sim.specials import set_cluster, set_grid, set_threads
 from tilec.sim.tensormap import MAP_BYTES, Box, TensorMap, handle
 
 Array = np.ndarray[Any, Any]
 MAX_STEPS = 2_000_000
 MAX_GRID = ((1 << 31) - 1, 65535, 65535)  # CUDA C++ Programming Guide, "Compute Capabilities"
-PIECE = 1 << 20  # clusters whose order is held at a time
 
 
 @BRIEF
@@ -77,7 +74,7 @@ def run(ptx: str | Module, kernel: str, args: Sequence[Any], grid: tuple[int, in
         decoder.on_shared = on_shared
         allocations = _bind(decoder, entry, args, names)
         try:
-            _run_grid(decoder, entry, grid, threads, shared_bytes, seed, max_steps)
+            Grid(decoder, Launch(entry, grid, threads, shared_bytes, seed, max_steps)).run()
             _write_back(decoder, allocations)
         finally:
             decoder.arena.resize(0)  # the decoded kernel is kept; a copy of its data need not be
@@ -225,55 +222,6 @@ def _check_grid(grid: Any) -> None:
     for axis, extent, most in zip("xyz", grid, MAX_GRID, strict=True):
         if not 0 <= extent <= most:
             raise SimError(f"a grid of {grid} CTAs: {most} along {axis} are the most")
-
-
-def _run_grid(decoder: Decoder, kernel: Kernel, grid: tuple[int, int, int], threads: int,
-              shared_bytes: int, seed: int | None, max_steps: int) -> None:
-    machine = decoder.machine
-    machine.rng = np.random.default_rng(0 if seed is None else seed)
-    machine.seeded = seed is not None
-    machine.stripes = min(2, machine.warps) if machine.seeded else 1
-    machine.max_steps = max_steps
-    machine.registers.launch = at_launch(threads, kernel.minnctapersm, kernel.maxnreg)
-    shape = kernel.reqntid or (threads, 1, 1)
-    set_threads(decoder.specials, machine, shape)
-    set_grid(decoder.specials, machine, grid, kernel.cluster)
-    decoder.specials["%dynamic_smem_size"][:] = shared_bytes
-    decoder.specials["%total_smem_size"][:] = shared_bytes + decoder.variables.static_shared
-    if decoder.checks is not None:
-        decoder.checks.reset()
-    if decoder.counters is not None:
-        decoder.counters.reset()
-    for x, y, z in _order(machine, [n // size for n, size in zip(grid, kernel.cluster)]):
-        set_cluster(decoder.specials, (x, y, z), kernel.cluster)
-        decoder.shared.resize(decoder.variables.static_shared + shared_bytes)
-        decoder.local.bytes[:] = 0xFF
-        decoder.clear_registers()
-        decoder.mbarriers.reset()
-        decoder.copies.reset()
-        decoder.transfers.reset()
-        decoder.products.reset()
-        if decoder.checks is not None and decoder.undefined is not None:
-            decoder.checks.begin(f"({x}, {y}, {z})")
-            decoder.undefined.begin()
-        machine.reset()
-        try:
-            machine.run(decoder.code, decoder.where)
-            decoder.transfers.finish()
-        except SimError as error:
-            unit = "CTA" if math.prod(kernel.cluster) == 1 else "cluster"
-            raise error.within(f"{kernel.name}, {unit} ({x}, {y}, {z})") from None
-
-
-def _order(machine: Machine, grid: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """The clusters of a grid, in order or, with a seed, in random order inside each PIECE."""
-    x, y, _ = grid
-    count = math.prod(grid)
-    for start in range(0, count, PIECE):
-        piece = list(range(start, min(start + PIECE, count)))
-        if machine.seeded:
-            machine.rng.shuffle(piece)
-        yield from ((n % x, n // x % y, n // (x * y)) for n in piece)
 
 
 def _write_back(decoder: Decoder, allocations: list[Allocation]) -> None:

@@ -18,6 +18,7 @@ from tilec.sim.barriers import Barrier, ClusterBarrier
 from tilec.sim.errors import Fault, SimError, Unsupported
 from tilec.sim.ptx import Instr, align_up
 from tilec.sim.registers import Registers
+from tilec.sim.spins import Spins
 
 if TYPE_CHECKING:
     from tilec.sim.order import Order
@@ -81,6 +82,7 @@ class Machine:
         self.max_steps = 0
         self.cluster_barrier = ClusterBarrier(self)
         self.registers = Registers(self)
+        self.spins = Spins(self)
         self.order: Order | None = None
         self.on_end: Callable[[int], None] | None = None  # called with the rank of each CTA
         self.reset()
@@ -100,15 +102,18 @@ class Machine:
         self.low = _NOWHERE
         self.budget = _FAIR
         self.steps = 0
+        self.turn = 0, 0  # the group that ran last while they were watched
+        self.spins.reset()
         order = self.rng.permutation(self.warps) if self.stripes > 1 else np.arange(self.warps)
         self.stripe = (order % self.stripes)[self.warp]
+        self.add(0, self.live.copy())
 
-    def run(self, code: Sequence[Code], where: Sequence[Instr | None]) -> None:
-        """Run every thread to its exit.
+    def run(self, code: Sequence[Code], where: Sequence[Instr | None]) -> bool:
+        """Run every thread to its exit, or until all that have not only go round in loops in which
+        nothing changes: whether all have.
 
         Raises SimError with the position of the instruction that failed.
         """
-        self.add(0, self.live.copy())
         pc = 0
         try:
             while (picked := self.pick(where)) is not None:
@@ -119,15 +124,11 @@ class Machine:
                         pc += 1
                     elif result.__class__ is int:
                         pc = result
-                        self.steps += 1
-                        if self.steps > self.max_steps:
-                            raise Fault(
-                                f"more than {self.max_steps} jumps in one CTA: an endless loop, or "
-                                "a wait for another CTA (CTAs run one after another)"
-                                + (f"; {self.polled}" if self.polled is not None else ""))
+                        self.jumped()
                     else:
                         for target, threads in result:  # type: ignore[union-attr]
                             self.add(target, threads)
+                        self.jumped()
                         break
         except SimError:
             raise
@@ -136,6 +137,16 @@ class Machine:
         except Exception as error:  # a mistake of the simulator's own: say which instruction
             error.add_note(f"in {place_of(where[pc])}")
             raise
+        return not np.count_nonzero(self.live)
+
+    def jumped(self) -> None:
+        """Count a jump; Fault if there were too many."""
+        self.steps += 1
+        if self.steps >= self.spins.due:
+            self.budget = 0  # the group is looked at before each block
+        if self.steps > self.max_steps:
+            raise Fault(f"more than {self.max_steps} jumps in one CTA: an endless loop"
+                        + (f"; {self.polled}" if self.polled is not None else ""))
 
     def located(self, error: Fault | Unsupported, instr: Instr | None) -> SimError:
         """The fault as an error with thread and position."""
@@ -201,13 +212,16 @@ class Machine:
             self.low = min(self.low, parked.pc)
 
     def pick(self, where: Sequence[Instr | None]) -> tuple[int, Mask] | None:
-        """Take the group to run next; None when every thread has exited."""
+        """Take the group to run next; None when every thread has exited, or the others only go
+        round."""
         pending = self.pending
         while not pending:
             if not np.count_nonzero(self.live):
                 return None
             if not any(engine.stir() for engine in self.engines):
                 raise self.deadlock(where)
+        if self.steps >= self.spins.due:
+            return self.watched()
         if self.stripes == 1:
             stripe, first = 0, self.budget > 0
             self.budget = _FAIR
@@ -219,6 +233,16 @@ class Machine:
         key = mine[0] if first else mine[-1]
         mask = pending.pop(key)
         self.low = mine[1][1] if first and len(mine) > 1 else _NOWHERE
+        return key[1], None if np.count_nonzero(mask) == self.lanes else mask
+
+    def watched(self) -> tuple[int, Mask] | None:
+        """The next group in turn, for one block; None if they only go round."""
+        keys = sorted(self.pending)
+        key = next((k for k in keys if k > self.turn), keys[0])
+        if self.spins.look(key[1]) and not any(engine.stir() for engine in self.engines):
+            return None
+        self.turn, self.budget, self.low = key, 1, _NOWHERE
+        mask = self.pending.pop(key)
         return key[1], None if np.count_nonzero(mask) == self.lanes else mask
 
     def join(self, pc: int) -> Code:

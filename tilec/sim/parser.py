@@ -7,7 +7,19 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from tilec.sim.errors import SimError
-from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Loc, Module, Operand, Scope, Variable, align_up
+from tilec.sim.ptx import (
+    MINORS,
+    TARGETS,
+    TYPE_BYTES,
+    Instr,
+    Kernel,
+    Loc,
+    Module,
+    Operand,
+    Scope,
+    Variable,
+    align_up,
+)
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"", re.S)
 _FOREIGN = re.compile(r"\"[^\"\n]*\"|([^\x00-\x7f])")
@@ -28,16 +40,17 @@ _MAX_BYTES = 1 << 26  # of a variable
 _MAX_NESTING = 64  # brackets and signs in one instruction's operands
 _REG = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*(?:<(\d{1,9})>)?\s*")
 _HEADER = re.compile(
-    r"(?P<quals>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<kind>entry|func)\b\s*"
+    r"(?P<quals>(?:\.(?:visible|extern|weak|common)\s+)?)\.(?P<kind>entry|func)\b\s*"
     r"(?P<attr>\.noreturn\s+)?(?:\((?P<ret>[^)]*)\)\s*)?(?P<name>[A-Za-z_$%][\w$]*)\s*"
     r"(?:\((?P<params>[^)]*)\))?(?P<rest>[^{;]*)(?P<end>[{;])")
 _VARIABLE = re.compile(
-    r"(?P<quals>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<space>global|const|shared|local|param)"
+    r"(?P<quals>(?:\.(?:visible|extern|weak|common)\s+)?)\.(?P<space>global|const|shared|local|param)"
     r"\b(?P<mods>(?:\s+\.(?:align\s+\d+|ptr|attribute\s*\([^)]*\)|[a-z]\w*))*)"
     r"\s+(?P<name>[A-Za-z_$%][\w$]*)\s*(?:<(?P<range>\d+)>)?(?P<dims>(?:\s*\[\d*\])*)\s*(?:=\s*(?P<init>.*))?\Z",
     re.S,
 )
 _ADDRESS = re.compile(r"\[\s*([\w$%.]+)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*(.*?)\s*)?\]\Z", re.S)
+_PRAGMA = re.compile(r"\.pragma\s+\"[^\"]*\"\s*")
 _INT = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?\Z")
 
 
@@ -59,6 +72,7 @@ class _Reader:
         self.line = 1
         self.counted = 0
         self.module = Module(text)
+        self.functions: set[str] = set()  # those declared so far
         self.loc: Loc | None = None
         if not text.isascii():
             for found in _FOREIGN.finditer(self.text):
@@ -113,6 +127,24 @@ class _Reader:
                             start)
         return words[1]
 
+    def version(self) -> str:
+        start, word = self.pos, self.word(r"\d\.\d")
+        major, minor = map(int, word.split("."))
+        if minor > MINORS.get(major, -1):
+            raise self.fail(f"there is no version {word} of PTX that the simulator knows, "
+                            f"{min(MINORS)}.0 to {max(MINORS)}.{MINORS[max(MINORS)]}", start)
+        return word
+
+    def target(self) -> str:
+        start, word = self.pos, self.word(r"sm_\w+,?").rstrip(",")
+        since = TARGETS.get(word[3:])
+        if since is None:
+            raise self.fail(f"there is no target {word} that the simulator knows", start)
+        if int(self.module.version.replace(".", "")) < since:
+            raise self.fail(f".target {word} needs .version {since // 10}.{since % 10} or later, "
+                            f"this is {self.module.version}", start)
+        return word
+
     def module_(self) -> Module:
         module = self.module
         while self.skip():
@@ -130,9 +162,9 @@ class _Reader:
                 continue
             word = self.text[start : start + 16].split(None, 1)[0]
             if word == ".version":
-                module.version = self.word(r"[1-9]\d?\.\d")
+                module.version = self.version()
             elif word == ".target":
-                module.target = self.word(r"sm_(?:[2-8]\d|(?:90|1\d\d)[af]?),?").rstrip(",")
+                module.target = self.target()
             elif word == ".address_size":
                 self.word("64")
             elif word == ".section":
@@ -184,8 +216,11 @@ class _Reader:
         kernel.cluster = _extents("reqnctapercluster", match["rest"]) or (1, 1, 1)
         if min(kernel.cluster) < 1:
             raise self.fail(f"a cluster of {kernel.cluster} CTAs", match.start())
+        self.functions.add(kernel.name)
         if match["end"] == ";":
             return
+        if "extern" in match["quals"]:
+            raise self.fail(f"'{kernel.name}' is .extern and has a body", match.start())
         if kernel.name in self.module.kernels or kernel.name in self.module.functions:
             raise self.fail(f"'{kernel.name}' is defined twice", match.start())
         self.body(kernel)
@@ -241,7 +276,8 @@ class _Reader:
         if text.startswith(".reg"):
             self.registers(text, kernel, scope, start)
         elif text.startswith(".pragma"):
-            return
+            if _PRAGMA.fullmatch(text) is None:
+                raise self.fail("a .pragma has a string", start)
         elif text.startswith("."):
             if text.startswith((".extern", ".visible", ".weak", ".common")):
                 raise self.fail("a variable of a function's own has no linkage", start)
@@ -318,15 +354,37 @@ class _Reader:
                             f"{_MAX_BYTES}, and a power of two, are possible", pos)
         if pointer or not align:
             align = TYPE_BYTES[kind] * count
-        init = _initialiser(match["init"]) if match["init"] else ()
-        if match["dims"].strip().startswith("[]") and init:
+        extern, unsized = "extern" in match["quals"], match["dims"].strip().startswith("[]")
+        init = self.initialiser(match["init"] or "", scope, pos)
+        if unsized and init:
             size = len(init) * TYPE_BYTES[kind]
-        extern = "extern" in match["quals"]
+        if size < len(init) * TYPE_BYTES[kind] or unsized and not (init or extern):
+            raise self.fail(f"'{match['name']}' has {size} bytes and {len(init)} values", pos)
         variable = Variable(match["name"], match["space"], kind, size, align, init, extern)
         if variable.name in scope.variables and not extern:
             raise self.fail(f"'{variable.name}' is declared twice", pos)
         scope.variables[variable.name] = variable
         return variable
+
+    def initialiser(self, text: str, scope: Scope, pos: int) -> tuple[int | tuple[str, int], ...]:
+        """The element values of `= {...}` or `= x`, floats as bits, symbols as (name, offset)."""
+        values: list[int | tuple[str, int]] = []
+        for item in map(str.strip, text.replace("{", " ").replace("}", " ").split(",")):
+            if item.startswith("generic("):
+                item = item[8:].replace(")", "", 1)
+            try:
+                operand = _operand(item) if item else None
+            except ValueError as error:
+                raise self.fail(str(error), pos) from None
+            if operand is None:
+                continue
+            if operand.kind in ("imm", "f32", "f64"):
+                values.append(operand.value)
+            elif operand.name in scope.variables or operand.name in self.functions:
+                values.append((operand.name, operand.value))
+            else:
+                raise self.fail(f"not a value that is known here: '{item}'", pos)
+        return tuple(values)
 
 
 def _names(operands: Iterable[Operand]) -> Iterator[str]:
@@ -440,25 +498,6 @@ def _integer(text: str) -> int:
     if len(digits) > 1 and digits[0] == "0" and digits[1].isdigit():
         return sign * int(digits, 8)
     return sign * int(digits, 0)
-
-
-def _initialiser(text: str) -> tuple[int | tuple[str, int], ...]:
-    """The element values of `= {...}` or `= x`, floats as bits, symbols as (name, offset)."""
-    values: list[int | tuple[str, int]] = []
-    for item in text.replace("{", " ").replace("}", " ").split(","):
-        item = item.strip()
-        if item.startswith("generic("):
-            item = item[8:].replace(")", "", 1)
-        if not item:
-            continue
-        if item[:2] in ("0f", "0d", "0F", "0D") and len(item) in (10, 18):
-            values.append(int(item[2:], 16))
-        elif item[0].isdigit() or item[0] == "-":
-            values.append(_integer(item))
-        else:
-            name, _, offset = item.partition("+")
-            values.append((name.strip(), _integer(offset.strip()) if offset else 0))
-    return tuple(values)
 
 
 def shared_variables(module: Module, kernel: Kernel) -> list[Variable]:

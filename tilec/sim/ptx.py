@@ -154,6 +154,17 @@ class Module:
     decoded: dict[tuple[str, int, bool, bool], Any] = field(default_factory=dict)
 
 
+# The last minor version of each version of the PTX ISA, and the first version that knows a target
+# (PTX ISA, release notes), as ten times the major version and the minor one.
+MINORS = {3: 2, 4: 3, 5: 0, 6: 5, 7: 8, 8: 8, 9: 5}
+TARGETS = {
+    "30": 30, "32": 40, "35": 31, "37": 41, "50": 40, "52": 41, "53": 42, "60": 50, "61": 50,
+    "62": 50, "70": 60, "72": 61, "75": 63, "80": 70, "86": 71, "87": 74, "88": 90, "89": 78,
+    "90": 78, "90a": 80, "100": 86, "100a": 86, "100f": 88, "101": 86, "101a": 86, "101f": 88,
+    "103": 88, "103a": 88, "103f": 88, "110": 90, "110a": 90, "110f": 90, "120": 87, "120a": 87,
+    "120f": 88, "121": 88, "121a": 88, "121f": 88,
+}
+
 TYPE_BYTES = {
     "pred": 1, "b8": 1, "u8": 1, "s8": 1, "e4m3": 1, "e5m2": 1,
     "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "e4m3x2": 2, "e5m2x2": 2,

@@ -22,8 +22,8 @@ SETS = {
     "SPACE": "global|const|local|param|param::entry|param::func|shared|shared::cta|shared::cluster",
     "EVICT": r"L1::evict_\w+|L1::no_allocate", "EVICT2": r"L2::evict_\w+",
     "PREFETCH": "L2::64B|L2::128B|L2::256B", "HINT": "L2::cache_hint", "VEC": "v2|v4|v8",
-    "CVT": "u8|u16|u32|u64|s8|s16|s32|s64|f16|bf16|f32|f64|f16x2|bf16x2|tf32|e4m3x2|e5m2x2|"
-           "e2m3x2|e3m2x2|e2m1x2|ue8m0x2",
+    "CVTI": "u8|u16|u32|u64|s8|s16|s32|s64", "SMALL": "e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2",
+    "INTEGRAL": "rni|rzi|rmi|rpi",
     "MMA": "f16|bf16|tf32|f32|f64|s32|s8|u8|s4|u4|b1|e4m3|e5m2|e3m2|e2m3|e2m1",
     "SHAPE": r"m\d+n\d+k\d+", "DIM": "[1-5]d", "BYTES": r"mbarrier::complete_tx::bytes",
 }
@@ -78,8 +78,20 @@ FORMS: dict[str, tuple[str, ...]] = {
     "set": tuple(form.format("u32|s32|f32|u16|s16|HALF") for form in _COMPARE),
     "selp": ("ANY",), "slct": ("[ftz] ANY s32|f32",),
     "mov": ("ANY|pred|b128",),
-    "cvt": ("[rn|rz|rm|rp|rna|rs|rni|rzi|rmi|rpi] [satfinite] [relu] [satfinite] [ftz] [sat] CVT "
-            "CVT", "pack sat u16|s16|u8|s8|u4|s4|u2|s2 s32 [b32]"),
+    "cvt": ("[sat] CVTI CVTI",
+            "INTEGRAL [ftz] [sat] CVTI f32", "INTEGRAL [sat] CVTI f16|f64", "INTEGRAL CVTI bf16",
+            "ROUND [ftz] [sat] f32 CVTI", "ROUND [sat] f16|f64 CVTI", "ROUND bf16 CVTI",
+            "[INTEGRAL] [ftz] [sat] f32 f32", "[INTEGRAL] [sat] f16 f16", "[INTEGRAL] bf16 bf16",
+            "[INTEGRAL] [sat] f64 f64", "[ROUND] f16 bf16", "[ROUND] bf16 f16",
+            "[ftz] [sat] f32 f16", "[ROUND] [ftz] f32 bf16", "[sat] f64 f16", "[ROUND] f64 bf16",
+            "[ftz] [sat] f64 f32", "ROUND [ftz] [sat] f16 f32", "ROUND [ftz] bf16 f32",
+            "ROUND [sat] f16 f64", "ROUND bf16 f64", "ROUND [ftz] [sat] f32 f64",
+            "rn|rz [relu] [satfinite] f16|bf16|f16x2|bf16x2 f32",
+            "rn|rz [satfinite] [relu] tf32 f32", "rna [satfinite] tf32 f32",
+            "rs [relu] [satfinite] f16x2|bf16x2 f32", "rn [ftz] [sat] f16x2|bf16x2 f32",
+            "rn satfinite [relu] SMALL f32|f16x2", "rn [relu] f16x2 SMALL",
+            "rz|rp [satfinite] ue8m0x2 f32|bf16x2", "rn bf16x2 ue8m0x2",
+            "pack sat u16|s16|u8|s8|u4|s4|u2|s2 s32 [b32]"),
     "cvta": ("[to] SPACE u32|u64",), "isspacep": ("SPACE",),
     "ld": ("[weak] [SPACE] [ca|cg|cs|lu|cv|nc] [EVICT] [EVICT2] [HINT] [PREFETCH] [VEC] MEMORY",
            "[SPACE] [ca|cg|cs] nc [EVICT] [EVICT2] [HINT] [PREFETCH] [VEC] MEMORY",
@@ -132,7 +144,7 @@ FORMS: dict[str, tuple[str, ...]] = {
             "sync aligned SHAPE row|col row|col s32 b1 b1 s32 xor|and popc"),
     "wgmma": ("fence|commit_group|wait_group sync aligned",
               "mma_async sync aligned SHAPE MMA MMA MMA [satfinite]"),
-    "cp": ("async ca|cg [shared|shared::cta] [global] [HINT] [PREFETCH]",
+    "cp": ("async ca|cg shared|shared::cta global [HINT] [PREFETCH]",
            "async commit_group|wait_group|wait_all", "async mbarrier arrive [noinc] [SHARED] b64",
            "async bulk commit_group", "async bulk wait_group [read]",
            f"async bulk {_TRANSFER} [BYTES|bulk_group] [multicast::cluster] [HINT] [cp_mask]",
@@ -147,10 +159,11 @@ FORMS: dict[str, tuple[str, ...]] = {
 }
 
 
-# Of opcodes whose rules read some operands only: how many there are.
-COUNTS = {"ld": (2, 3), "ldu": (2, 2), "st": (2, 3), "mov": (2, 2), "cvta": (2, 2), "shfl": (5, 5),
-          "setp": (3, 4), "selp": (4, 4), "bra": (1, 1), "atom": (3, 5), "red": (2, 3),
-          "ret": (0, 0), "exit": (0, 0), "trap": (0, 0)}
+# Of opcodes whose rules read some operands only: how many there are, without what a modifier adds.
+COUNTS = {"ld": 2, "ldu": 2, "st": 2, "mov": 2, "cvta": 2, "shfl": 5, "setp": 3, "selp": 4,
+          "bra": 1, "atom": 3, "red": 2, "ret": 0, "exit": 0, "trap": 0, "prefetch": 1,
+          "prefetchu": 1, "applypriority": 2, "discard": 2, "nanosleep": 1, "membar": 0,
+          "griddepcontrol": 0, "isspacep": 2}
 # What takes the address of a variable, or a special register: all others take registers.
 NAMING = frozenset({"mov", "cvta", "call"})
 
@@ -171,10 +184,13 @@ def _form(text: str) -> str:
     return "".join(slots)
 
 
-def counts(op: str, operands: int) -> bool:
+def counts(op: str, mods: tuple[str, ...], operands: int) -> bool:
     """Whether an instruction may have so many operands."""
-    least, most = COUNTS.get(op, (0, operands))
-    return least <= operands <= most
+    if op not in COUNTS or "async" in mods:
+        return True
+    more = ("L2::cache_hint" in mods) + (op == "atom" and "cas" in mods)
+    more += op == "setp" and bool({"and", "or", "xor"} & set(mods))
+    return operands == COUNTS[op] + more
 
 
 @cache

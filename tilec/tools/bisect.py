@@ -56,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     message on stderr if the input cannot be run."""
     args = _parser().parse_args(argv)
     if len(args.file) != 1 + args.same:
-        raise ToolError(f"{len(args.file)} files are named, expected {1 + args.same}", None,
+        count = len(args.file)
+        raise ToolError(f"{count} {'file is' if count == 1 else 'files are'} named, expected "
+                        f"{1 + args.same}", None,
                         "--same compares two kernels; without it one is followed")
     module = load_module(args, args.file[0])
     target = Target.parse(args.target or str(module.attributes.get("target", DEFAULT)))
@@ -85,8 +87,19 @@ def _parser() -> argparse.ArgumentParser:
                         "have (default: 32 units of the last place, 2 for 8 and 16 bits)")
     parser.add_argument("--atol", type=float, default=None,
                         help="absolute error (default: RTOL times the largest element)")
-    parser.add_argument("-o", "--output", default=".", metavar="DIR", help="for the reproducer")
+    add_output_option(parser)
     return parser
+
+
+def add_output_option(parser: argparse.ArgumentParser) -> None:
+    """Where files are written."""
+    parser.add_argument("-o", "--output", metavar="DIR", help="for the files that are written "
+                        "(default: the folder of the first input)")
+
+
+def output_folder(args: argparse.Namespace, source: str) -> Path:
+    """The folder for what comes of `source`, FILE.tir or FILE.py:KERNEL."""
+    return Path(source).parent if args.output is None else Path(args.output)
 
 
 def add_kernel_options(parser: argparse.ArgumentParser) -> None:
@@ -213,7 +226,8 @@ def _settled(given: str, done: Sequence[Pass], rest: Sequence[Pass]) -> bool:
 def _write(found: Change, module: Module, args: argparse.Namespace) -> tuple[Path, str]:
     """Leave the reproducer; its path and the command that shows the change."""
     name = found.passes.partition("{")[0] or "codegen"
-    path = Path(args.output) / f"{module.funcs[0].name}-before-{found.number:02}-{name}.tir"
+    folder = output_folder(args, args.file[0])
+    path = folder / f"{module.funcs[0].name}-before-{found.number:02}-{name}.tir"
     words = ["tilec-bisect", str(path), f"--passes={found.passes}"]
     words += [f"--arg={a}" for a in args.arg]
     words += [f"--{k}={getattr(args, k)}"

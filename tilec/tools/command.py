@@ -29,11 +29,12 @@ def tool(name: str, failure: int = 1) -> Callable[[Main], Callable[..., int]]:
     def around(main: Main) -> Callable[..., int]:
         @functools.wraps(main)
         def guarded(argv: Sequence[str] | None = None) -> int:
-            for stream in (sys.stdout, sys.stderr):
-                if hasattr(stream, "reconfigure"):  # a name may have letters that it has not
-                    stream.reconfigure(errors="backslashreplace")
+            closed = sys.stdout is None
+            _open_streams()
             words = list(sys.argv[1:] if argv is None else argv)
             try:
+                if closed:
+                    raise ToolError("the standard output is closed")
                 for word in words:
                     if "\0" in word or word.endswith("=--"):  # argparse takes the latter for none
                         raise ToolError(f"{word!r} has no value that could be meant")
@@ -51,6 +52,17 @@ def tool(name: str, failure: int = 1) -> Callable[[Main], Callable[..., int]]:
         return guarded
 
     return around
+
+
+def _open_streams() -> None:
+    """Streams that can be used: a process may be started without them, and a name may have letters
+    that they have not."""
+    for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _report(name: str, error: BaseException, failure: int, words: Sequence[str]) -> int:

@@ -32,8 +32,14 @@ from tilec.passes.base import Pass, parse_pipeline
 from tilec.runtime.maps import noted
 from tilec.runtime.validation import Tolerance, Validator
 from tilec.target import DEFAULT, Target
-from tilec.tools.bisect import add_kernel_options, load_module
+from tilec.tools.bisect import (
+    add_kernel_options,
+    add_output_option,
+    load_module,
+    output_folder,
+)
 from tilec.tools.case import ULPS, function, made_case
+from tilec.tools.command import tool
 from tilec.tools.shrink import shrink
 from tilec.tools.spell import module_of, spelled
 
@@ -41,26 +47,23 @@ SECONDS = 60  # that a command may take
 How = Callable[[Module], str]  # in which way a module fails; empty if it does not
 
 
+@tool("tilec-reduce", failure=2)
 def main(argv: Sequence[str] | None = None) -> int:
     """The console entry; exit status 0 if what is left was written, 1 if the input does not fail,
     2 with a message on stderr if it cannot be read."""
     args = _parser().parse_args(argv)
-    try:
-        module = load_module(args, args.file)
-        module.funcs = [function(module, args.func)]
-        if args.target:
-            module.attributes["target"] = Target.parse(args.target).name
-        how = _how(args, module)
-        failure = how(module)
-        if not failure:
-            print("tilec-reduce: nothing fails")
-            return 1
-        print(f"tilec-reduce: {_count(module)} ops: {failure}")
-        reduced = shrink(module, lambda m: how(m) == failure)
-        paths = _write(reduced, lambda m: how(m) == failure, args)
-    except (TilecError, OSError, UnicodeDecodeError) as e:
-        print(f"tilec-reduce: {e}", file=sys.stderr)
-        return 2
+    module = load_module(args, args.file)
+    module.funcs = [function(module, args.func)]
+    if args.target:
+        module.attributes["target"] = Target.parse(args.target).name
+    how = _how(args, module)
+    failure = how(module)
+    if not failure:
+        print("tilec-reduce: nothing fails")
+        return 1
+    print(f"tilec-reduce: {_count(module)} ops: {failure}", flush=True)
+    reduced = shrink(module, lambda m: how(m) == failure)
+    paths = _write(reduced, lambda m: how(m) == failure, args)
     print(f"tilec-reduce: {_count(reduced)} ops are left, in {' and '.join(map(str, paths))}")
     return 0
 
@@ -73,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--passes", help="run these passes, not the pipeline from the file's level")
     parser.add_argument("--level", choices=RUN_LEVELS[1:], help="compare the result at this level")
     parser.add_argument("--command", help="a command, with {} for the file: status 0 if it fails")
-    parser.add_argument("-o", "--output", default=".", metavar="DIR")
+    add_output_option(parser)
     return parser
 
 
@@ -144,7 +147,7 @@ def _write(module: Module, fails: Callable[[Module], bool], args: argparse.Names
     name = module.funcs[0].name
     words = [f"--{k}={v}" for k in ("passes", "level", "command")
              if (v := getattr(args, k)) is not None]
-    folder = Path(args.output)
+    folder = output_folder(args, args.file)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}-reduced.tir"]
     command = shlex.join(["tilec-reduce", str(paths[0]), *words])

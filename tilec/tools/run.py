@@ -166,8 +166,9 @@ def pick(func: str, names: list[str]) -> str:
     if not func and len(names) == 1:
         return names[0]
     if func not in names:
-        raise ToolError(f"no kernel `{func}`; the file has {', '.join(names) or 'none'}", None,
-                        did_you_mean(func, names) or "name one with --func")
+        wanted = f"no kernel `{func}`" if func else "no kernel is named" if names else "no kernel"
+        raise ToolError(f"{wanted}; the file has {', '.join(names) or 'none'}", None,
+                        did_you_mean(func, names) or (names and "name one with --func") or "")
     return func
 
 

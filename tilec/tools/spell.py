@@ -153,8 +153,8 @@ class _Speller:
                 return spell(self, op, names)
         raise Unspeakable(op.name)
 
-    def helper(self, op: ops.Reduce) -> str:
-        """The name of a function that does what a reduction's region does."""
+    def helper(self, op: ops.Combining) -> str:
+        """The name of a function that does what the region of a reduction or scan does."""
         inner = _Speller(Func(f"combine_{len(self.helpers)}", Block()))
         inner.taken |= self.taken
         names = inner.all(op.body.args)
@@ -182,7 +182,7 @@ def _literal(value: Any) -> str:
     return repr(value) if value == value and abs(value) != float("inf") else f'float("{value}")'
 
 
-def _access(op: ops.Load | ops.Store | ops.AtomicRmw, name: str, first: int,
+def _access(op: ops.Load | ops.Store | ops.Atomic, name: str, first: int,
             names: Sequence[str]) -> str:
     """A call with the optional operands by name, and the attributes."""
     parts = [*names[:first], *(f"{k}={v}" for k, v in zip(("mask", "other"), names[first:]))]
@@ -202,9 +202,12 @@ def _dot(s: _Speller, op: ops.Dot, n: Sequence[str]) -> str:
             f"out_dtype={_dtype(op.result.type)})")
 
 
-def _reduce(s: _Speller, op: ops.Reduce, n: Sequence[str]) -> str:
+def _combining(s: _Speller, op: ops.Combining, n: Sequence[str]) -> str:
     inputs = n[0] if len(n) == 1 else f"({', '.join(n)})"
-    return f"tl.reduce({inputs}, {op.axis}, {s.helper(op)})"
+    name, rest = "reduce", ""
+    if isinstance(op, ops.Scan):
+        name, rest = "associative_scan", f", reverse={op.reverse}"
+    return f"tl.{name}({inputs}, {op.axis}, {s.helper(op)}{rest})"
 
 
 SPELLINGS: dict[type[Op], Callable[[_Speller, Any, Sequence[str]], str]] = {
@@ -217,6 +220,7 @@ SPELLINGS: dict[type[Op], Callable[[_Speller, Any, Sequence[str]], str]] = {
     ops.Broadcast: lambda s, op, n: f"tl.broadcast_to({n[0]}, {_shape(op.result.type)})",
     ops.ExpandDims: lambda s, op, n: f"tl.expand_dims({n[0]}, {op.axis})",
     ops.Reshape: lambda s, op, n: f"tl.reshape({n[0]}, {_shape(op.result.type)})",
+    ops.Gather: lambda s, op, n: f"tl.gather({n[0]}, {n[1]}, {op.axis})",
     ops.Trans: lambda s, op, n: f"tl.permute({n[0]}, {op.order})",
     ops.Join: lambda s, op, n: f"tl.join({n[0]}, {n[1]})",
     ops.Split: lambda s, op, n: f"tl.split({n[0]})[{op.index}]",
@@ -230,11 +234,12 @@ SPELLINGS: dict[type[Op], Callable[[_Speller, Any, Sequence[str]], str]] = {
     ops.Neg: lambda s, op, n: f"-{n[0]}", ops.Not: lambda s, op, n: f"~{n[0]}",
     ops.Abs: lambda s, op, n: f"tl.abs({n[0]})",
     MathUnary: lambda s, op, n: f"tl.{op.name.removeprefix('tile.')}({n[0]})",
-    ops.Cast: _cast, ops.Dot: _dot, ops.Reduce: _reduce,
+    ops.Cast: _cast, ops.Dot: _dot, ops.Combining: _combining,
     ops.Bitcast: lambda s, op, n: f"{n[0]}.to({_dtype(op.result.type)}, bitcast=True)",
     ops.Load: lambda s, op, n: _access(op, "load", 1, n),
     ops.Store: lambda s, op, n: _access(op, "store", 2, n),
-    ops.AtomicRmw: lambda s, op, n: _access(op, "atomic_add", 2, n),
+    ops.AtomicRmw: lambda s, op, n: _access(op, f"atomic_{op.kind}", 2, n),
+    ops.AtomicCas: lambda s, op, n: _access(op, "atomic_cas", 3, n),
     ops.Print: lambda s, op, n: f"tl.device_print({', '.join([repr(op.prefix), *n])}, "
                                 f"hex={op.hex})",
     ops.Assume: lambda s, op, n: f"tl.assume({n[0]})",

@@ -74,9 +74,7 @@ def test_heuristics_above_the_tuner_are_arguments_to_it(gpu):
 
 ONE = configs([(32, 1)])
 WRONG = {
-    "no configs": (lambda: tilec.autotune([], ["n"])(add), "configs of `add` are", "at least one"),
     "no Config": (lambda: tilec.autotune([{"BLOCK": 3}], ["n"])(add), "configs of `add`", "Config"),
-    "key": (lambda: tilec.autotune(ONE, ["m"])(add), "key names `m`", "x_ptr"),
     "zero": (lambda: tilec.autotune(ONE, [], reset_to_zero=["out"])(add), "reset_to_zero names",
              "did you mean `out_ptr`"),
     "restore": (lambda: tilec.autotune(ONE, [], restore_value=["q"])(add), "restore_value names",
@@ -84,21 +82,36 @@ WRONG = {
     "parameter": (lambda: tilec.autotune([tilec.Config({"BLOK": 1})], [])(add),
                   "the config BLOK: 1, num_warps: 4, num_stages: 3 names `BLOK`", "`BLOCK`"),
     "warps": (lambda: tilec.autotune(configs([(32, 33)]), [])(add), "num_warps is 33", ""),
-    "prune": (lambda: tilec.autotune(ONE, [], {"perf": 1})(add), "prune_configs_by has `perf`",
-              "perf_model"),
-    "top": (lambda: tilec.autotune(ONE, [], {"perf_model": max})(add), "no top_k", "fraction"),
+    "top": (lambda: tilec.autotune(ONE, [], {"perf_model": max, "top_k": "all"})(add),
+            "top_k is 'all'", "fraction"),
     "heuristic": (lambda: tilec.heuristics({"BLOK": max})(add), "@tilec.heuristics names `BLOK`",
                   "BLOCK"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_errors_at_decoration(case):
+def test_what_does_not_fit_is_said_at_the_first_launch(case):
     make, message, advice = WRONG[case]
-    with pytest.raises(CompilationError) as caught:
-        make()
-    assert message in caught.value.message and advice in caught.value.advice
-    assert caught.value.loc == add.def_location
+    kernel, x = make(), np.zeros(8, np.float32)
+    for call in (lambda: kernel[1](x, x, x, 8), lambda: kernel.warmup(x, x, x, 8, grid=1)):
+        with pytest.raises(LaunchError) as caught:
+            call()
+        assert message in caught.value.message and advice in caught.value.advice
+        assert caught.value.loc == add.def_location
+
+
+def test_names_that_say_nothing_are_noted(capsys):
+    kernel = tilec.autotune(ONE, ["m", "BLOK"], {"perf_modl": 1})(from_text(TEXT))
+    kernel.warmup(tl.float32, tl.float32, 8, grid=1)
+    x = np.ones(8, np.float32)
+    kernel[1](x, x, 8)
+    assert (x == 2).all()
+    notes = capsys.readouterr().err.splitlines()
+    assert [n.partition(": the ")[2] for n in notes if ": the " in n] == [
+        "key of `accumulate` has `m`, which says nothing; it may have x_ptr, out_ptr, n, BLOCK",
+        "key of `accumulate` has `BLOK`, which says nothing; did you mean `BLOCK`?",
+        "prune_configs_by of `accumulate` has `perf_modl`, which says nothing; did you mean "
+        "`perf_model`?"]
 
 
 @pytest.mark.parametrize("decorate", [tilec.autotune(ONE, []), tilec.heuristics({})])
@@ -177,9 +190,10 @@ def test_names_and_texts():
 def test_the_default_timer_gets_the_stream_and_the_times(gpu, monkeypatch):
     calls = []
 
-    def timer(fn, *times, before, **more):
+    def timer(fn, *times, before, after, **more):
         before()
         fn()
+        after()
         calls.append((times, more))
         return [float(len(calls))] * 3
 

@@ -13,6 +13,7 @@ import tilec.language as tl
 from tests.runtime.support import add, from_text
 from tests.runtime.tuner.support import (
     TEXT,
+    Clock,
     blocks,
     configs,
     device_arrays,
@@ -20,7 +21,8 @@ from tests.runtime.tuner.support import (
 )
 from tilec import knobs
 from tilec.errors import CompilationError, DriverError, LaunchError
-from tilec.runtime import host
+from tilec.runtime import host, tuner
+from tilec.runtime.interface import KernelInterface
 from tilec.runtime.kernel import CompiledKernel
 from tilec.runtime.preserve import written
 
@@ -293,10 +295,147 @@ def test_hooks_see_the_arguments_before_each_launch(gpu):
     kernel, clock = tuned(gpu, chosen=configs([(32, 1), (64, 2)], pre_hook=seen.append))
     dx, dout, _, _ = device_arrays(gpu)
     kernel[blocks](dx, dout, 100)
-    assert [s["BLOCK"] for s in seen] == [32, 32, 64, 64, 64]
+    assert [s["BLOCK"] for s in seen] == [32, 64, 32, 32, 64, 64, 64]
     assert seen[0]["out_ptr"] is dout and seen[0]["n"] == 100 and seen[0]["num_warps"] == 1
     kernel[blocks](dx, dout, 100)
-    assert len(seen) == 6
+    assert len(seen) == 8
+
+
+def test_hooks_run_before_a_config_is_compiled(gpu):
+    def hook(named):
+        named["square"].block_shape = [named["BLOCK"]] * 2
+
+    text = """
+@tilec.jit
+def k(square, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at[:, None] * BLOCK + at[None, :], square.load([1, 2]))
+"""
+    raw = np.arange(64 * 64, dtype=np.float32)
+    for on_host in (False, True):
+        kernel, clock = tuned(gpu, text=text, key=(), times={16: 2.0, 32: 1.0},
+                              chosen=configs([(16, 1), (32, 2)], pre_hook=hook))
+        out = np.zeros(1024, np.float32)
+        tensor = raw if on_host else gpu.array(raw)
+        described = tilec.TensorDescriptor(tensor, [64, 64], [64, 1], [1, 1])
+        kernel[1](described, out if on_host else gpu.array(out))
+        n = 16 if on_host else 32
+        assert kernel.best_config.kwargs == {"BLOCK": n}
+        assert np.array_equal(out[:n * n].reshape(n, n), raw.reshape(64, 64)[1:n + 1, 2:n + 2])
+
+
+def test_hooks_of_the_tuner_stand_around_each_timed_run(gpu):
+    calls = []
+
+    def before(named, reset_only=False):
+        calls.append(("before", named["BLOCK"], reset_only))
+
+    def after(named, exception):
+        calls.append(("after", named["BLOCK"], exception))
+
+    kernel, clock = tuned(gpu, chosen=configs([(32, 1), (64, 2)]), pre_hook=before,
+                          post_hook=after)
+    assert kernel.user_defined_pre_hook and kernel.user_defined_post_hook
+    dx, dout, _, _ = device_arrays(gpu)
+    for _ in range(2):
+        kernel[blocks](dx, dout, 100)
+    timed = [(what, block, value) for block in (32, 64) for _ in range(2)
+             for what, value in (("before", False), ("after", None))]
+    assert calls == [*timed, ("before", 64, True)]
+
+
+# -- configs ----------------------------------------------------------------------------------
+
+def test_configs_take_what_other_compilers_want(capsys):
+    config = tilec.Config({"BLOCK": 32, "num_warps": 2, "waves_per_eu": 2}, num_stages=2, kpack=2,
+                          ir_override=None, maxnreg=None)
+    assert (config.num_warps, config.num_stages, config.maxnreg) == (2, 2, 0)
+    assert config == tilec.Config({"BLOCK": 32, "waves_per_eu": 2, "kpack": 2, "ir_override": None},
+                                  2, 2)
+    assert config != tilec.Config({"BLOCK": 32}, 2, 2) and len({config, config}) == 1
+    kernel = tilec.autotune([config], None)(add)
+    x, out = np.ones(32, np.float32), np.zeros(32, np.float32)
+    made = kernel[1](x, x, out, 32, matrix_instr_nonkdim=16)
+    assert (out == 2).all() and made.num_warps == 2 and made.options.num_stages == 2
+    assert "`add` was given kpack=2, which means nothing to tilec" in capsys.readouterr().err
+
+
+def test_no_configs_are_one_with_the_defaults():
+    for given in ([], None):
+        kernel = tilec.autotune(given, ["n"])(add)
+        x, out = np.ones(32, np.float32), np.zeros(32, np.float32)
+        kernel[1](x, x, out, 32, BLOCK=32)
+        assert (out == 2).all() and kernel.best_config == tilec.Config({})
+
+
+def test_a_perf_model_without_a_top_k_keeps_all(gpu):
+    kernel, clock = tuned(gpu, prune_configs_by={"perf_model": lambda BLOCK, **_: -BLOCK})
+    dx, dout, _, _ = device_arrays(gpu)
+    kernel[blocks](dx, dout, 100)
+    assert [c.kwargs["BLOCK"] for c in kernel.configs_timings] == [128, 64, 32]
+
+
+# -- subclasses -------------------------------------------------------------------------------
+
+class Slowest(tuner.Autotuner):
+    """A policy of its own, in a `run` of its own, as libraries write it."""
+
+    def run(self, *args, **kwargs):
+        self.nargs = dict(zip(self.arg_names, args))
+        key = tuple(({**self.nargs, **kwargs})[k] for k in self.keys)
+        if key not in self.cache:
+            times = {c: self._bench(*args, config=c, **kwargs) for c in self.prune_configs(kwargs)}
+            self.cache[key] = max(times, key=times.get)
+            self.configs_timings = times
+            self.pre_hook({**self.nargs, **kwargs, **self.cache[key].all_kwargs()}, reset_only=True)
+        self.best_config = self.cache[key]
+        return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
+
+
+class Entry(KernelInterface):
+    """What stands around a tuner, and counts."""
+
+    def __init__(self, fn):
+        self.fn, self.arg_names, self.count = fn, fn.arg_names, 0
+        while not isinstance(fn, tilec.JITFunction):
+            fn = fn.fn
+        self.jit_function = fn
+
+    def run(self, *args, **kwargs):
+        assert set(kwargs) >= {"grid", "warmup"}
+        self.count += 1
+        return self.fn.run(*args, **kwargs)
+
+
+def test_subclasses_of_the_tuner(gpu):
+    base = from_text(TEXT)
+    clock = Clock(gpu, {32: 1.0, 64: 3.0, 128: 2.0})
+    for on_host in (False, True):
+        kernel = Entry(Slowest(base, base.arg_names, configs(), ["n"], None, None,
+                               do_bench=clock, cache_results=False))
+        x, out = np.arange(100, dtype=np.float32), np.ones(100, np.float32)
+        given = (x, out) if on_host else (gpu.array(x), gpu.array(out))
+        made = kernel[blocks](*given, 100)
+        assert np.array_equal(out, x + 1) and kernel.count == 1
+        assert made.constexprs == {"BLOCK": 32 if on_host else 64} and kernel.jit_function is base
+        assert len(kernel.fn.configs_timings) == 3 and clock.calls == 3
+
+
+def test_a_tuner_around_an_authors_own_wrapper(gpu):
+    entry = Entry(tilec.heuristics({"BLOCK": lambda a: 32 * a["num_warps"]})(from_text(TEXT)))
+    chosen = [tilec.Config({}, num_warps=1), tilec.Config({}, num_warps=2)]
+    kernel = tilec.autotune(chosen, ["n"])(entry)
+    x, out = np.arange(100, dtype=np.float32), np.ones(100, np.float32)
+    assert kernel[blocks](x, out, 100, BLOCK=0).constexprs == {"BLOCK": 32}
+    assert np.array_equal(out, x + 1) and kernel.base is entry.jit_function
+
+
+def test_a_config_put_into_the_cache_is_used(gpu):
+    kernel, clock = tuned(gpu)
+    dx, dout, x, out = device_arrays(gpu)
+    kernel.cache[(100, "float32", "float32")] = tilec.Config({"BLOCK": 16}, num_warps=1)
+    dx.dtype = dout.dtype = np.dtype(np.float32)
+    assert kernel[blocks](dx, dout, 100).constexprs == {"BLOCK": 16} and clock.calls == 0
 
 
 # -- pruning ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilec.ir.core import Op, Value, attr, operand, operands
+from tilec.ir.ops.memory import RMW_KINDS, has_atomic
 from tilec.ir.types import Pointer, Scalar, Tensor, Type, i32, i64, refines, scalar_of
 
 
@@ -84,16 +85,16 @@ class DescriptorStore(DescriptorOp, name="tile.descriptor_store", effects={"writ
 
 
 class DescriptorAtomic(DescriptorOp, name="tile.descriptor_atomic", effects={"read", "write"}):
-    """Add a block to what lies there, element by element, atomically (relaxed, for the GPU);
+    """Combine a block with what lies there, element by element, atomically (relaxed, for the GPU);
     elements outside of the tensor are left out."""
 
     value: Value = operand()
     described: tuple[Value, ...] = operands()
-    kind: str = attr(str, "add", choices=("add",))
+    kind: str = attr(str, "add", choices=RMW_KINDS)
 
     def infer(self) -> Sequence[Type]:
         self._check_written(self.value)
         element = scalar_of(self.value.type)
-        if element.bits < (16 if element.is_float else 32):
+        if not has_atomic(self.kind, element):
             raise self.fail(f"no atomic {self.kind} for {element}")
         return ()

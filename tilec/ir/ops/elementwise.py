@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from tilec.ir.core import Op, Value, attr, operand
+from tilec.ir.core import Op, Value, attr, operand, operands
 from tilec.ir.ops.base import ExplicitType
 from tilec.ir.types import (
     Pointer,
@@ -12,6 +13,7 @@ from tilec.ir.types import (
     Type,
     element_of,
     i1,
+    layout_of,
     refines,
     scalar_of,
     shape_of,
@@ -291,3 +293,82 @@ class Hint(Elementwise, name="tile.hint"):
                 raise self.fail(f"{name} has {len(promised)} entries, the operand {rank} "
                                 "dimensions")
         return (self.x.type,)
+
+
+REGISTERS = {"h": 16, "r": 32, "l": 64, "f": 32, "d": 64}  # the bits of each constraint's register
+_CONSTRAINT = re.compile(r"(=&?)?([hrlfd])|~\{\w+\}")
+_REFERENCE = re.compile(r"\$(\$|\d+|\{\d+\}|)")
+
+
+def asm_letters(constraints: str) -> tuple[list[str], list[str]]:
+    """The register letters of inline PTX's outputs and inputs. ValueError where they are none."""
+    outs: list[str] = []
+    ins: list[str] = []
+    for text in filter(None, map(str.strip, constraints.split(","))):
+        found = _CONSTRAINT.fullmatch(text)
+        if found is None or found[1] and ins:
+            raise ValueError(f"`{text}` in the constraints \"{constraints}\" is not understood")
+        if found[2]:
+            (outs if found[1] else ins).append(found[2])
+    return outs, ins
+
+
+def packed(t: Type, pack: int) -> int:
+    """How many elements share one register of inline PTX that takes `pack` at a time."""
+    return min(max(32 // element_of(t).bits, 1), pack)
+
+
+def asm_problem(asm: str, constraints: str, pack: int, ins: Sequence[Type], outs: Sequence[Type]
+                ) -> str:
+    """What is wrong with inline PTX's constraints or its references to operands; "" if nothing is.
+    ins, outs: the types of its operands and results."""
+    try:
+        letters = asm_letters(constraints)
+    except ValueError as e:
+        return str(e)
+    for what, types, found in zip(("results", "operands"), (outs, ins), letters):
+        if any(element_of(t) == i1 for t in types):
+            return f"one of its {what} is i1, which no register holds"
+        bits = [element_of(t).bits * packed(t, pack)
+                for t in types for _ in range(0, pack, packed(t, pack))]
+        if len(found) != len(bits):
+            return f"its {what} take {len(bits)} registers, the constraints \"{constraints}\" " \
+                f"have {len(found)}"
+        for letter, width in zip(found, bits):
+            if REGISTERS[letter] < width or letter in "fd" and REGISTERS[letter] != width:
+                return f"constraint `{letter}` is a register of {REGISTERS[letter]} bits, one of " \
+                    f"its {what} has {width}"
+    count = sum(map(len, letters))
+    for name in _REFERENCE.findall(asm):
+        if name != "$" and (not name or int(name.strip("{}")) >= count):
+            return f"`${name}` in its text names none of its {count} operands"
+    return ""
+
+
+class InlineAsm(Op, name="tile.inline_asm"):
+    """PTX of the author's, run for `pack` elements at a time. Elements of less than 32 bits come
+    and go several to a register, the first one lowest, as far as `pack` goes."""
+
+    inputs: tuple[Value, ...] = operands()
+    asm: str = attr(str)
+    constraints: str = attr(str)
+    pack: int = attr(int, 1, least=1)
+    is_pure: bool = attr(bool, True)
+
+    @property
+    def effects(self) -> frozenset[str]:
+        """What it does beside its results nobody knows."""
+        return frozenset() if self.is_pure else frozenset({"io"})
+
+    def infer(self) -> Sequence[Type]:
+        types = [v.type for v in self.results] or self.given_types
+        if not types:
+            raise self.fail("needs the types of its results")
+        first = types[0]
+        for t in (*types, *(v.type for v in self.inputs)):
+            if (shape_of(t), layout_of(t)) != (shape_of(first), layout_of(first)):
+                raise self.fail(f"is of {t} and of {first}, expected one shape and layout")
+        if problem := asm_problem(self.asm, self.constraints, self.pack,
+                                  [v.type for v in self.inputs], types):
+            raise self.fail(problem)
+        return tuple(types)

@@ -47,7 +47,12 @@ ACCUMULATORS: dict[str, tuple[Scalar, ...]] = {
     "i8": (i32,), "u8": (i32,)}
 WGMMA_K_BITS = 256  # one instruction's extent along k
 
-REDUCED = (i32, u32, i64, u64, f16, bf16, f32)  # PTX ISA, "cp.reduce.async.bulk.tensor"
+# What TMA combines with what is there, and of which types: PTX ISA, "cp.reduce.async.bulk.tensor".
+# A tensor map has no signed integers of 64 bits.
+REDUCED: dict[str, tuple[Scalar, ...]] = {
+    "add": (i32, u32, i64, u64, f16, bf16, f32),
+    **dict.fromkeys(("max", "min"), (i32, u32, u64, f16, bf16)),
+    **dict.fromkeys(("and", "or", "xor"), (i32, u32, i64, u64))}
 
 REGISTERS_PER_SM, MAX_TMA_RANK = 65536, 5
 
@@ -242,21 +247,21 @@ class TmaStore(Warpgroups, TmaOp, name="gpu.tma_store", effects={"write", "read_
     buffer must be followed by `gpu.fence_async` and a barrier.
 
     parts: the buffer is this many of the map's tiles high, and the first thread of warpgroup i
-    copies tile i, so that only its own warpgroup must be done with it. reduce: "add" adds to what
-    lies there, element by element, atomically (relaxed, for the GPU).
+    copies tile i, so that only its own warpgroup must be done with it. reduce: combines them with
+    what lies there, element by element, atomically (relaxed, for the GPU).
     """
 
     buffer: Value = operand()
     coordinates: tuple[Value, ...] = operands()
     parts: int = attr(int, 1, least=1)
-    reduce: str = attr(str, "", choices=("", "add"))
+    reduce: str = attr(str, "", choices=("", *REDUCED))
 
     @property
     def effects(self) -> frozenset[str]:
         return self.class_effects | ({"read"} if self.reduce else set())
 
     def infer(self) -> Sequence[Type]:
-        if self.reduce and self.map_type().element not in REDUCED:
+        if self.reduce and self.map_type().element not in REDUCED[self.reduce]:
             raise self.fail(f"TMA has no {self.reduce} for {self.map_type().element}")
         self.check_copy(self.buffer, self.coordinates, self.parts)
         return ()

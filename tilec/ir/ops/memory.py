@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from tilec.ir.core import Op, Value, attr, operand, operands
 from tilec.ir.ops.base import ScratchOp
@@ -11,6 +12,17 @@ from tilec.ir.types import Pointer, Scalar, Type, element_of, i1, refines, with_
 CACHE_LOAD = ("", ".ca", ".cg", ".cv")
 CACHE_STORE = ("", ".wb", ".cg", ".cs", ".wt")
 EVICTION = ("", "evict_first", "evict_last", "evict_normal")
+RMW_KINDS = ("add", "max", "min", "and", "or", "xor", "xchg")
+
+
+def has_atomic(kind: str, t: Type | None) -> bool:
+    """Whether there is an atomic of a kind, "cas" too, for elements of a type (docs/semantics.md,
+    section 9)."""
+    if not isinstance(t, Scalar) or t.bits not in (16, 32, 64):
+        return False
+    if t.bits == 16:
+        return kind == "cas" or t.is_float and kind in ("add", "max", "min")
+    return not t.is_float or kind not in ("and", "or", "xor")
 
 
 class MemoryOp(Op):
@@ -69,14 +81,20 @@ class Store(MemoryOp, name="tile.store", effects={"write"}):
         return ()
 
 
-class AtomicRmw(ScratchOp, MemoryOp, name="tile.atomic_rmw", effects={"read", "write"}):
-    """Atomic read-modify-write; gives the old values, poison where the mask does not hold."""
+class Atomic(ScratchOp, MemoryOp):
+    """Base of atomics: each puts another value in place of the one that it finds and gives the old
+    ones, poison where the mask does not hold. kind: which; given: what the new value is made of,
+    beside the old one."""
 
-    value: Value = operand()
-    mask: Value | None = operand(optional=True)
-    kind: str = attr(str, choices=("add",))
+    kind: str
+    value: Value
     sem: str = attr(str, "acq_rel", choices=("relaxed", "acquire", "release", "acq_rel"))
     scope: str = attr(str, "gpu", choices=("cta", "gpu", "sys"))
+
+    @property
+    def given(self) -> tuple[Value, ...]:
+        """The operands beside pointer and mask."""
+        return (self.value,)
 
     @property
     def acquires(self) -> bool:
@@ -89,11 +107,32 @@ class AtomicRmw(ScratchOp, MemoryOp, name="tile.atomic_rmw", effects={"read", "w
         return self.sem in ("release", "acq_rel")
 
     def infer(self) -> Sequence[Type]:
-        t = self._access(self.value)
-        element = element_of(t)
-        if isinstance(element, Scalar) and element.bits < (16 if element.is_float else 32):
-            raise self.fail(f"no atomic {self.kind} for {element}")
+        (t, *_) = [self._access(value) for value in self.given]
+        if not has_atomic(self.kind, element_of(t)):
+            raise self.fail(f"no atomic {self.kind} for {element_of(t)}")
+        if element_of(self.ptr.type).const:  # type: ignore[union-attr]
+            raise self.fail(f"cannot store through {self.ptr.type}")
         return (t,)
+
+
+class AtomicRmw(Atomic, name="tile.atomic_rmw", effects={"read", "write"}):
+    """Atomic read-modify-write."""
+
+    value: Value = operand()
+    mask: Value | None = operand(optional=True)
+    kind: str = attr(str, choices=RMW_KINDS)
+
+
+class AtomicCas(Atomic, name="tile.atomic_cas", effects={"read", "write"}):
+    """Atomic compare-and-swap: puts `value` where the bits of `compare` are."""
+
+    compare: Value = operand()
+    value: Value = operand()
+    kind: ClassVar[str] = "cas"  # type: ignore[misc]
+
+    @property
+    def given(self) -> tuple[Value, ...]:
+        return self.compare, self.value
 
 
 class Assert(Op, name="tile.assert", effects={"io"}):

@@ -18,7 +18,6 @@ from tilec.ir.layouts import (
 )
 from tilec.ir.ops.base import Anchor, ExplicitType, Rearrange, ScratchOp
 from tilec.ir.types import (
-    Element,
     Scalar,
     Tensor,
     Type,
@@ -206,10 +205,32 @@ class Split(Rearrange, name="tile.split"):
         return (Tensor(t.shape[:-1], t.element, layout),)
 
 
-class Reduce(ScratchOp, name="tile.reduce"):
-    """Combine along `axis`. The region takes the accumulated values, then the new ones, one
-    scalar per operand each, and yields the combined ones; it must be associative and
-    commutative. A tile of rank 1 gives a scalar."""
+class Gather(ScratchOp, name="tile.gather"):
+    """The elements of `x` whose coordinate along `axis` is that of `index` in the same place; the
+    extents but that along `axis` are equal. Indices outside give poison."""
+
+    x: Value = operand()
+    index: Value = operand()
+    axis: int = attr(int)
+
+    def infer(self) -> Sequence[Type]:
+        t, index = self.x.type, self.index.type
+        if not (isinstance(t, Tensor) and isinstance(index, Tensor)) or t.rank != index.rank:
+            raise self.fail(f"operands are {t} and {index}, expected tiles of one rank")
+        _axis(self, self.axis, t.rank)
+        if any(a != b for d, (a, b) in enumerate(zip(t.shape, index.shape, strict=True))
+               if d != self.axis):
+            raise self.fail(f"{t} and {index} differ in another extent than that of axis "
+                            f"{self.axis}")
+        if not isinstance(index.element, Scalar) or not index.element.is_int:
+            raise self.fail(f"index is {index}, expected integers")
+        return (Tensor(index.shape, t.element, index.layout),)
+
+
+class Combining(ScratchOp):
+    """Base of ops that combine the elements of tiles of one shape along `axis`. The region takes
+    the values so far, then the next ones, one scalar per operand each, and yields the combined
+    ones; it must be associative."""
 
     isolated = True
     inputs: tuple[Value, ...] = operands()
@@ -217,29 +238,50 @@ class Reduce(ScratchOp, name="tile.reduce"):
     body: Block = region()
 
     def infer(self) -> Sequence[Type]:
-        out: list[Type] = []
         shape = shape_of(self.inputs[0].type)
         _axis(self, self.axis, len(shape))
         for v in self.inputs:
             if shape_of(v.type) != shape:
                 raise self.fail(f"operands differ in shape: {shape} and {shape_of(v.type)}")
-            element, layout = element_of(v.type), layout_of(v.type)
-            out.append(self._result(shape, element, None if layout is None else
-                                    slice_of(layout, self.axis)))
-        self._check_body()
-        return out
-
-    def _result(self, shape: tuple[int, ...], element: Element, layout: Layout | None) -> Type:
-        rest = shape[:self.axis] + shape[self.axis + 1:]
-        return Tensor(rest, element, layout) if rest else element
-
-    def _check_body(self) -> None:
         scalars = [element_of(v.type) for v in self.inputs]
         have = [a.type for a in self.body.args]
         yielded = [v.type for v in self.body.terminator.operands]
         if have != scalars * 2 or yielded != scalars:
-            raise self.fail(f"region takes {have} and yields {yielded}, expected twice and once "
-                            f"{scalars}")
+            takes, gives, want = (", ".join(map(str, types)) for types in (have, yielded, scalars))
+            raise self.fail(f"region takes ({takes}) and yields ({gives}), expected twice and once "
+                            f"({want})")
+        return [self.result_type(v.type) for v in self.inputs]
+
+    def result_type(self, t: Type) -> Type:
+        """The type of the result for an operand of type `t`."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        first, *rest = (v.type for v in self.inputs)
+        for t in rest:
+            if not refines(t, Tensor(shape_of(first), element_of(t), layout_of(first))):
+                raise self.fail(f"operands differ in layout: {first} and {t}")
+
+
+class Reduce(Combining, name="tile.reduce"):
+    """Combine all elements along `axis`, in any order: the region must be commutative, too. A tile
+    of rank 1 gives a scalar."""
+
+    def result_type(self, t: Type) -> Type:
+        shape, layout = shape_of(t), layout_of(t)
+        rest = shape[:self.axis] + shape[self.axis + 1:]
+        sliced = None if layout is None else slice_of(layout, self.axis)
+        return Tensor(rest, element_of(t), sliced) if rest else element_of(t)
+
+
+class Scan(Combining, name="tile.scan"):
+    """Combine, for every element, it and all before it along `axis` in their order, or with
+    `reverse` it and all after it from the last one down."""
+
+    reverse: bool = attr(bool, False)
+
+    def result_type(self, t: Type) -> Type:
+        return t
 
 
 class Dot(Anchor, ScratchOp, name="tile.dot"):

@@ -1,5 +1,5 @@
-"""What one kind of hardware has: `tl.extra.cuda`."""
+"""What one kind of hardware has, `tl.extra.cuda`, and `tl.extra.libdevice`."""
 
-from tilec.language.extra import cuda
+from tilec.language.extra import cuda, libdevice
 
-__all__ = ["cuda"]
+__all__ = ["cuda", "libdevice"]

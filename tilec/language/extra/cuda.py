@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tilec.ir import ops
 from tilec.language.context import current
+from tilec.language.extra import libdevice
 from tilec.language.values import builtin
 
-__all__ = ["gdc_launch_dependents", "gdc_wait"]
+__all__ = ["gdc_launch_dependents", "gdc_wait", "libdevice"]
 
 
 @builtin

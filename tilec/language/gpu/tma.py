@@ -20,7 +20,7 @@ from tilec.language.gpu.barriers import barrier_array
 from tilec.language.gpu.cluster import eviction_of, mask_of_ranks
 from tilec.language.gpu.shared import buffer_of, shared_buffer
 from tilec.language.gpu.support import by_one_thread, need, need_warpgroups
-from tilec.language.memory import check_addition, writable
+from tilec.language.memory import check_atomic, writable
 from tilec.language.values import builtin, const_int, const_value, describe
 
 
@@ -107,10 +107,10 @@ def _store(desc: Any, offsets: Any, buffer: Any, what: str, reduce: str = "") ->
     need_warpgroups(what)
     writable(desc.base, what)
     if reduce:
-        check_addition(desc.dtype, what)
-        if desc.dtype.ir not in REDUCED:
-            raise error(f"{what}: TMA adds no {desc.dtype}",
-                        "use the descriptor's own atomic_add, or tl.atomic_add")
+        check_atomic(reduce, desc.dtype, what)
+        if desc.dtype.ir not in REDUCED[reduce]:
+            raise error(f"{what}: TMA has no {reduce} of {desc.dtype}",
+                        f"use the descriptor's own atomic_{reduce}, or tl.atomic_{reduce}")
     source, parts = _block(desc, buffer, what)
     groups = warpgroups(current().num_warps)
     if parts not in (1, groups):
@@ -146,8 +146,39 @@ def atomic_add(desc: Any, offsets: Any, buffer: Any) -> None:
 
 
 @builtin
+def atomic_max(desc: Any, offsets: Any, buffer: Any) -> None:
+    """Like `atomic_add`, but the greater of the two stays. dtypes: 32-bit and unsigned 64-bit
+    integers, float16 and bfloat16."""
+    _store(desc, offsets, buffer, "tlg.tma.atomic_max", reduce="max")
+
+
+@builtin
+def atomic_min(desc: Any, offsets: Any, buffer: Any) -> None:
+    """Like `atomic_max`, but the lesser of the two stays."""
+    _store(desc, offsets, buffer, "tlg.tma.atomic_min", reduce="min")
+
+
+@builtin
+def atomic_and(desc: Any, offsets: Any, buffer: Any) -> None:
+    """Like `atomic_add`, but the bits that both have stay. dtypes: 32- and 64-bit integers."""
+    _store(desc, offsets, buffer, "tlg.tma.atomic_and", reduce="and")
+
+
+@builtin
+def atomic_or(desc: Any, offsets: Any, buffer: Any) -> None:
+    """Like `atomic_and`, but sets the bits of the buffer."""
+    _store(desc, offsets, buffer, "tlg.tma.atomic_or", reduce="or")
+
+
+@builtin
+def atomic_xor(desc: Any, offsets: Any, buffer: Any) -> None:
+    """Like `atomic_and`, but flips the bits of the buffer."""
+    _store(desc, offsets, buffer, "tlg.tma.atomic_xor", reduce="xor")
+
+
+@builtin
 def store_commit() -> None:
-    """Close the group of copies that tlg.tma.store and atomic_add began since the last commit."""
+    """Close the group of copies that tlg.tma.store and its atomics began since the last commit."""
     need("cp.async.bulk", "tlg.tma.store_commit")
     current().builder.insert(ops.TmaStoreCommit())
 

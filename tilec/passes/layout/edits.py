@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilec.ir import ops
 from tilec.ir.core import Block, Builder, Module, Op, Value
-from tilec.ir.layouts import Layout, same_layout, slice_of
+from tilec.ir.layouts import Layout, same_layout
 from tilec.ir.types import Tensor, layout_of, linear_shape, shape_of, with_layout
 from tilec.passes.layout.rules import needs_rule
 
@@ -28,7 +28,7 @@ def legalize(module: Module) -> None:
     """Insert conversions wherever an operand lacks the layout that its op needs.
 
     Values may have been retyped at will before; results whose layout follows from the operands'
-    (Reduce) or from a region's arguments (For, While) are set here.
+    (Combining) or from a region's arguments (For, While) are set here.
     """
     for func in module.funcs:
         _legalize_block(func.body)
@@ -46,18 +46,16 @@ def _legalize_block(block: Block) -> None:
             if key not in made:
                 made[key] = convert(value, layout, Builder(before=op, loc=op.loc))
             op.set_operand(i, made[key])
-        if isinstance(op, ops.Reduce):
+        if isinstance(op, ops.Combining):
             _derive_results(op)
         for inner in op.regions:
             _legalize_block(inner)
 
 
 def _derive_results(op: Op) -> None:
-    if isinstance(op, ops.Reduce):
-        layout = layout_of(op.inputs[0].type)
-        assert layout is not None
-        for r in op.results:
-            r.type = with_layout(r.type, slice_of(layout, op.axis))
+    if isinstance(op, ops.Combining):
+        for r, v in zip(op.results, op.inputs, strict=True):
+            r.type = op.result_type(v.type)
     elif isinstance(op, ops.For):
         for r, a in zip(op.results, op.body.args[1:], strict=True):
             r.type = a.type

@@ -34,9 +34,14 @@ needs_rule = Rules("operand layout")
 forward_rule = Rules("result layout")
 
 
-@needs_rule(ops.Elementwise, ops.Broadcast, ops.Load, ops.AtomicRmw)
+@needs_rule(ops.Elementwise, ops.Broadcast, ops.Load, ops.Atomic)
 def _same(op: Op) -> Needs:
     return [layout_of(op.result.type)] * len(op.operands)
+
+
+@needs_rule(ops.InlineAsm)
+def _inline_asm(op: ops.InlineAsm) -> Needs:
+    return [layout_of(op.results[0].type)] * len(op.operands)
 
 
 @needs_rule(ops.Store)
@@ -104,8 +109,13 @@ def _split(op: ops.Split) -> Needs:
     return [join(layout, shape[:-1])]
 
 
-@needs_rule(ops.Reduce)
-def _reduce(op: ops.Reduce) -> Needs:
+@needs_rule(ops.Gather)
+def _gather(op: ops.Gather) -> Needs:
+    return [None, layout_of(op.result.type)]
+
+
+@needs_rule(ops.Combining)
+def _combining(op: ops.Combining) -> Needs:
     return [layout_of(op.inputs[0].type)] * len(op.operands)
 
 
@@ -175,7 +185,7 @@ def _yield(op: ops.Yield) -> Needs:
     outer = op.parent.parent_op if op.parent is not None else None
     assert outer is not None
     carried = outer.before.args if isinstance(outer, ops.While) else outer.results
-    return [layout_of(v.type) for v in carried] if not isinstance(outer, ops.Reduce) else \
+    return [layout_of(v.type) for v in carried] if not isinstance(outer, ops.Combining) else \
         [None] * len(op.operands)
 
 
@@ -184,7 +194,7 @@ def _no_opinion(op: Op, layout: Layout) -> Layout | None:
     return None
 
 
-@forward_rule(ops.Elementwise, ops.ConvertLayout)
+@forward_rule(ops.Elementwise, ops.InlineAsm, ops.ConvertLayout, ops.Scan)
 def _keep(op: Op, layout: Layout) -> Layout | None:
     return layout
 
@@ -218,6 +228,11 @@ def _join_forward(op: ops.Join, layout: Layout) -> Layout | None:
 @forward_rule(ops.Split)
 def _split_forward(op: ops.Split, layout: Layout) -> Layout | None:
     return split(layout, linear_shape(shape_of(op.x.type)))
+
+
+@forward_rule(ops.Gather)
+def _gather_forward(op: ops.Gather, layout: Layout) -> Layout | None:
+    return layout if shape_of(op.x.type) == shape_of(op.index.type) else None
 
 
 @forward_rule(ops.Reduce)

@@ -30,7 +30,10 @@ def cp(decoder: Decoder, instr: Instr) -> Code:
     if kind == "commit_group":
         return copies.commit
     if kind == "wait_group":
-        newest = instr.operands[0].value
+        (operand,) = instr.operands
+        if operand.kind != "imm":
+            raise Unsupported("cp.async.wait_group of anything but a number")
+        newest = operand.value
         return lambda mask: copies.wait(mask, newest)
     if kind == "wait_all":
         def wait_all(mask: Mask) -> None:

@@ -84,7 +84,8 @@ def atom(decoder: Decoder, instr: Instr) -> Code:
     ty = instr.type
     if ty == "b128":
         raise Unsupported("128-bit atomics")
-    bits, width, count = "b" + raw(ty)[1:], TYPE_BYTES[ty], vector_length(instr)
+    bits, width = "b" + raw(ty)[1:], TYPE_BYTES[ty]
+    count = vector_length(instr, operands[1], *([] if result is None else [result]))
     sources = [decoder.src(o, bits) for o in parts(operands[1])]
     swap = decoder.src(operands[2], bits) if name == "cas" else None
     targets: list[Array | None] = [None] * count

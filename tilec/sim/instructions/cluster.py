@@ -39,6 +39,8 @@ def hint(decoder: Decoder, instr: Instr) -> Code:
     text = ".".join(instr.mods)
     if not re.fullmatch(_HINTS[instr.op], text):
         raise Unsupported(f"{instr.op}.{text}")
+    if instr.op == "nanosleep":
+        decoder.src(instr.operands[0], "u32")
     machine = decoder.machine
     proxy, inits = text.startswith("proxy.async"), text.startswith("mbarrier_init")
     releases = instr.op in ("fence", "membar") and not text.startswith(("proxy", "acquire"))

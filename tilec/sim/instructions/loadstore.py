@@ -128,18 +128,22 @@ def _split(decoder: Decoder, values: Array, lanes: Array | None, width: int,
     return pieces
 
 
-def vector_length(instr: Instr) -> int:
-    """2, 4 or 8 where .v2, .v4 or .v8 is written, else 1."""
-    return next((int(m[1]) for m in instr.mods if m in ("v2", "v4", "v8")), 1)
+def vector_length(instr: Instr, *data: Operand) -> int:
+    """2, 4 or 8 where .v2, .v4 or .v8 is written, else 1: so many registers has what moves."""
+    count = next((int(m[1]) for m in instr.mods if m in ("v2", "v4", "v8")), 1)
+    for operand in data:
+        if len(parts(operand)) != count:
+            raise Unsupported(f"{instr.op} of {count} with {len(parts(operand))} registers")
+    return count
 
 
 @rule("ld", "ldu")
 def ld(decoder: Decoder, instr: Instr) -> Code:
     """Load one value or a vector; a destination wider than the type is extended."""
-    ty, count = raw(instr.type), vector_length(instr)
+    d, a = instr.operands[:2]
+    ty, count = raw(instr.type), vector_length(instr, d)
     if ty == "b128":
         raise Unsupported("128-bit scalar loads")
-    d, a = instr.operands[:2]
     targets = [decoder.dst(o, ty) for o in parts(d)]
     space = space_of(instr)
     if space == "param" and (uniform := _uniform(decoder, a)) is not None:
@@ -192,10 +196,10 @@ def _load_uniform(decoder: Decoder, targets: list[Array], offset: int, ty: str) 
 @rule("st")
 def st(decoder: Decoder, instr: Instr) -> Code:
     """Store one value or a vector."""
-    ty, count = raw(instr.type), vector_length(instr)
+    a, b = instr.operands[:2]
+    ty, count = raw(instr.type), vector_length(instr, b)
     if ty == "b128":
         raise Unsupported("128-bit scalar stores")
-    a, b = instr.operands[:2]
     ty = "b" + ty[1:]
     sources = [decoder.src(o, ty) for o in parts(b)]
     locate = locator(decoder, a, space_of(instr), instr,

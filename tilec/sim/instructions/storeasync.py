@@ -12,7 +12,7 @@ from tilec.sim.decode import Decoder
 from tilec.sim.errors import Fault, Unsupported
 from tilec.sim.instructions.atomics import update_of
 from tilec.sim.instructions.common import parts
-from tilec.sim.instructions.loadstore import raw
+from tilec.sim.instructions.loadstore import raw, vector_length
 from tilec.sim.instructions.mbarrier import shared_places
 from tilec.sim.machine import Array, Code, Mask
 from tilec.sim.ptx import TYPE_BYTES, Instr
@@ -33,7 +33,7 @@ def asynchronous(decoder: Decoder, instr: Instr) -> Code:
     place, value, signal = instr.operands
     bits, width = "b" + raw(instr.type)[1:], TYPE_BYTES[instr.type]
     sources = [decoder.src(o, bits) for o in parts(value)]
-    size = width * len(sources)
+    size = width * vector_length(instr, value)
     places = shared_places(decoder, place, instr, size)
     signals = shared_places(decoder, signal, instr)
     name = next((n for n in form.groups() if n), None) if instr.op == "red" else None
