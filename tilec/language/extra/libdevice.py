@@ -286,6 +286,34 @@ def div_rn(x, y):
     return (cast(x, float64) / cast(y, float64)).to(t)
 
 
+@function
+def div_rz(x, y):
+    """x / y, rounded toward zero."""
+    t = (x + y).dtype
+    a, b = cast(x, float64), cast(y, float64)
+    q = a / b
+    if t != float64:  # no quotient of narrower floats lies so near one that `q` is beyond it
+        return cast(q, t, fp_downcast_rounding="rtz")
+    beyond = math.fma(-math.abs(q), math.abs(b), math.abs(a)) < 0
+    return where(beyond, (q.to(int64, bitcast=True) - 1).to(float64, bitcast=True), q)
+
+
+@function
+def rcp_rn(x):
+    """1 / x, correctly rounded."""
+    return div_rn(1.0, x)
+
+
+@function
+def mulhi(x, y):
+    """The upper 32 bits of the product of two int32 or two uint32."""
+    wide = get_int_dtype(64, x.dtype.is_int_signed())
+    return ((cast(x, wide) * cast(y, wide)) >> 32).to(x.dtype)
+
+
+umulhi = mulhi
+
+
 # -- exponents and logarithms ---------------------------------------------------------------------
 
 @function
