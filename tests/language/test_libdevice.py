@@ -90,6 +90,10 @@ def away_from_zero(x):
     return np.copysign(np.floor(np.abs(x) + WIDE(0.5)), x)
 
 
+def of_each(function):
+    return lambda x: np.array([function(float(v)) for v in x], WIDE)
+
+
 # name: (function of wide floats, where to look, ulp for float32, for float64)
 ONE = {
     "log": (np.log, around_one, 2, 2), "log10": (np.log10, around_one, 1, 3),
@@ -103,6 +107,9 @@ ONE = {
     "sinh": (np.sinh, exponents, 1, 4), "cosh": (np.cosh, exponents, 1, 4),
     "asinh": (np.arcsinh, magnitudes, 1, 4), "acosh": (np.arccosh, around_one, 1, 4),
     "atanh": (np.arctanh, lambda *a: mixed(*a, -1.05, 1.05), 1, 4),
+    "erfc": (of_each(math.erfc), lambda *a: mixed(*a, -6, 12), 1, 1 << 26),
+    "normcdf": (of_each(lambda x: 0.5 * math.erfc(-x / math.sqrt(2))),
+                lambda *a: mixed(*a, -14, 6), 1, 1 << 26),
     "rint": (np.rint, halves, 0, 0), "nearbyint": (np.rint, halves, 0, 0),
     "round": (away_from_zero, halves, 0, 0), "trunc": (np.trunc, halves, 0, 0),
 }

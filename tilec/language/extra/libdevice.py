@@ -503,6 +503,29 @@ def hypot(x, y):
     return where((a == INF) | (b == INF), INF, r).to(t)
 
 
+@function
+def _erfc(x):
+    """1 - erf(x); from 3.5 on, where that has lost its digits, a continued fraction."""
+    a = maximum(x, 3.5)
+    tail = a
+    for i in static_range(10, 0, -1):
+        tail = a + 0.5 * i / tail
+    far = math.exp(-a * a) / (tail * 1.772453850905516)  # sqrt(pi)
+    return where(x == x, where(x < 3.5, 1 - math.erf(x), far), x)
+
+
+@function
+def erfc(x):
+    """1 - erf(x)."""
+    return _erfc(cast(x, float64)).to(x.dtype)
+
+
+@function
+def normcdf(x):
+    """The cumulative distribution function of the standard normal distribution."""
+    return (0.5 * _erfc(cast(x, float64) * -0.7071067811865476)).to(x.dtype)
+
+
 # -- circles and hyperbolas -----------------------------------------------------------------------
 
 @function
