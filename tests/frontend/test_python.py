@@ -3,6 +3,7 @@ of types, the names that Triton's modules have."""
 
 from __future__ import annotations
 
+import types
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -192,23 +193,57 @@ def test_their_errors_are_the_authors():
     assert "tl.constexpr" in e.value.advice
 
 
-def test_what_they_do_is_part_of_the_key():
+def test_what_they_do_and_read_is_part_of_the_key():
     text = """
-@tl.constexpr_function
-def choose(n):
-    return [n + {0} for n in (n,)][0]
+{head}
+def plain(n):
+    return [n + {add} for n in (n,)][0] + SHIFT
+def around():
+    inner = plain
+    @tl.constexpr_function
+    def choose(n):
+        return inner(n) + settings.extra
+    return choose
+choose = around()
+"""
+    kernel_text = """
 @tilec.jit
 def k(out):
     tl.store(out, choose(1))
 """
-    scope = {"tl": tl, "tilec": tilec, "__name__": "cells"}
+    settings = types.ModuleType("settings")
+    settings.extra = 100
+    scope = {"tl": tl, "tilec": tilec, "__name__": "cells", "settings": settings}
     out = np.zeros(1, np.int32)
-    kernel = rerun(text.format(4), "<cell>", scope)
+    exec(compile(text.format(head="SHIFT = 10", add=4), "<one>", "exec"), scope)
+    kernel = rerun(kernel_text, "<cell>", scope)
+    first = kernel[1](out)
+    assert out[0] == 115 and kernel[1](out) is first
+    exec(compile(text.format(head="", add=7), "<other>", "exec"), scope)
     kernel[1](out)
-    assert out[0] == 5
-    exec(compile(text.format(7).partition("@tilec")[0], "<other>", "exec"), scope)
+    assert out[0] == 118
+    scope["SHIFT"] = 20
     kernel[1](out)
-    assert out[0] == 8
+    assert out[0] == 128
+    settings.extra = 200
+    kernel[1](out)
+    assert out[0] == 228
+
+
+@tilec.jit
+def chosen(out, F: tl.constexpr):
+    tl.store(out, F(3))
+
+
+def test_they_are_constants():
+    kernels = []
+    for add in (1, 2, 1):
+        scope = {"tl": tl, "ADD": add}
+        exec("@tl.constexpr_function\ndef f(n):\n    return n + ADD", scope)
+        out = np.zeros(1, np.int32)
+        kernels.append(chosen[1](out, F=scope["f"]))
+        assert out[0] == 3 + add
+    assert kernels[0].hash == kernels[2].hash != kernels[1].hash
 
 
 # -- attributes and modules -------------------------------------------------------------------

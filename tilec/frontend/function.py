@@ -264,16 +264,56 @@ def _mix(name: str, value: object, digest: Any, watch: Watch, seen: set[int]) ->
     """Add to a digest what a name stands for, as far as it changes the generated code."""
     if is_constexpr(value):
         value = value.value  # type: ignore[attr-defined]
+    elif type(value).__name__ == "constexpr_function":
+        value = value.fn  # type: ignore[attr-defined]
     if isinstance(value, Function):
         if not _is_own(value.fn.__module__):
             digest.update(f"{name}=def\0".encode())
             value._reach(digest, watch, seen)
+    elif isinstance(value, types.FunctionType):
+        if not _is_own(value.__module__) and id(value) not in seen:
+            seen.add(id(value))
+            _mix_python(name, value, digest, watch, seen)
     elif isinstance(value, (tuple, list)):
         digest.update(f"{name}=({len(value)}\0".encode())
         for item in value:
             _mix(name, item, digest, watch, seen)
     elif isinstance(value, _PLAIN) or _is_own(type(value).__module__):
         digest.update(f"{name}={value!r}\0".encode())
+
+
+def python_key(fn: object) -> str:
+    """A hash of a constexpr_function and of all that it reads."""
+    digest = hashlib.sha256()
+    _mix("", fn, digest, {}, set())
+    return digest.hexdigest()
+
+
+def _mix_python(name: str, fn: types.FunctionType, digest: Any, watch: Watch, seen: set[int]
+                ) -> None:
+    """The same for a function that Python runs at compile time: what it does, and what it reads
+    outside of itself, in modules too."""
+    names: dict[str, None] = {}
+    digest.update(f"{name}={_text(fn.__code__, names)} {fn.__defaults__!r}\0".encode())
+    places: list[tuple[Any, str]] = [*zip(fn.__closure__ or (), fn.__code__.co_freevars)]
+    places += [(fn.__globals__, n) for n in names if n in fn.__globals__]
+    for module in [place[n] for place, n in places if isinstance(place, dict)]:
+        if isinstance(module, types.ModuleType) and not _is_own(module.__name__):
+            places += [(module.__dict__, n) for n in names if n in module.__dict__]
+    for place, n in places:
+        value = _cell(place) if type(place) is CellType else place[n]
+        watch[id(place), n] = place, value
+        _mix(n, value, digest, watch, seen)
+
+
+def _text(code: types.CodeType, names: dict[str, None]) -> str:
+    """What a code object does, as a text that is the same in every process; the names that it
+    reads outside, or as attributes, are added to `names`."""
+    names.update(dict.fromkeys(code.co_names))
+    constants = [_text(c, names) if isinstance(c, types.CodeType) else
+                 repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
+                 for c in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {constants}"
 
 
 def function(fn: Callable[..., Any]) -> Function:

@@ -187,7 +187,8 @@ def _run_time_for(v: Visitor, node: ast.For, space: Any) -> None:
         v.bind(node.target.id, index)
 
     if node in v.analysis.exits:
-        _for_that_may_end(v, node, lo, hi, step, enter)
+        _for_that_may_end(v, node, lo, hi, step, enter,
+                          space.attributes.get("disable_licm", False))
         return
     carried = _Carried(v, node)
     block = Block([lo.handle.type], [node.target.id if mirrored is None else ""])
@@ -218,7 +219,7 @@ def _round(v: Visitor, node: ast.For | ast.While) -> None:
 # -- loops that may end in the middle of a round ----------------------------------------------
 
 def _for_that_may_end(v: Visitor, node: ast.For, lo: Any, hi: Any, step: Any,
-                      enter: Callable[[Any], None]) -> None:
+                      enter: Callable[[Any], None], disable_licm: bool) -> None:
     remark(v.location(node), "loop", "it may end in the middle of a round, by `break` or "
            "`return`: a `while`, which is not pipelined")
     v.at(node)
@@ -232,11 +233,12 @@ def _for_that_may_end(v: Visitor, node: ast.For, lo: Any, hi: Any, step: Any,
     first: Any = lo < hi
     if step.handle.op is None or not isinstance(step.handle.op, ops.Constant):
         first = first & (step > 0)
-    _while_that_may_end(v, node, first, lo, enter, lambda i: (more(i), i + step))
+    _while_that_may_end(v, node, first, lo, enter, lambda i: (more(i), i + step), disable_licm)
 
 
 def _while_that_may_end(v: Visitor, node: ast.For | ast.While, first: tensor, index: tensor | None,
-                        enter: Callable[[Any], None], more: Callable[[Any], Any]) -> None:
+                        enter: Callable[[Any], None], more: Callable[[Any], Any],
+                        disable_licm: bool) -> None:
     """A loop whose rounds say at their end whether there is another: not where one has ended it.
 
     first: whether there is a round. index: the first value of what `enter` binds in each round, if
@@ -266,7 +268,8 @@ def _while_that_may_end(v: Visitor, node: ast.For | ast.While, first: tensor, in
         before.add_arg(leaf.type)
         after.add_arg(leaf.type)
     before.insert(ops.Condition(before.args[0], before.args, loc=v.location(node)))
-    op = v.builder.insert(ops.While(init, before=before, after=after, loc=v.location(node)))
+    op = v.builder.insert(ops.While(init, before=before, after=after, loc=v.location(node),
+                                    disable_licm=disable_licm))
     behind = own + len(carried.init)
     v.names = carried.after(op.results[own:behind])
     if returned is not None:
@@ -430,10 +433,10 @@ def _test(v: Visitor, node: ast.While) -> tuple[bool | tensor, bool]:
 
 def _while_with_exits(v: Visitor, node: ast.While) -> None:
     """The condition is computed before the loop, and again at the end of each round."""
-    first, _ = _test(v, node)
+    first, disable_licm = _test(v, node)
     if first is not False:
         _while_that_may_end(v, node, _as_tensor(first), None, lambda index: None,
-                            lambda index: _test(v, node)[0])
+                            lambda index: _test(v, node)[0], disable_licm)
 
 
 def _static_while(v: Visitor, node: ast.While, carried: _Carried, known: bool) -> None:

@@ -11,7 +11,6 @@ import inspect
 import operator
 from collections.abc import Callable, Sequence
 from math import prod
-from types import CodeType
 from typing import Any, NoReturn, TypeVar
 
 from tilec.errors import BRIEF, TilecError, did_you_mean, shown
@@ -164,17 +163,7 @@ class constexpr_function:
         return x.literal if isinstance(x, tensor) else x
 
     def __repr__(self) -> str:
-        """With what it does, since it is part of the keys of kernels that call it."""
-        return f"<constexpr_function {self.fn.__module__}.{self.fn.__qualname__} " \
-            f"{_compiled(self.fn.__code__)}>"
-
-
-def _compiled(code: CodeType) -> str:
-    """A text of what a code object does, the same in every process."""
-    constants = [_compiled(c) if isinstance(c, CodeType) else
-                 repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
-                 for c in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {constants}"
+        return f"<constexpr_function {self.fn.__module__}.{self.fn.__qualname__}>"
 
 
 def like(model: tuple[Any, ...], items: Sequence[Any]) -> tuple[Any, ...]:

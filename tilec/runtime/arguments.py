@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tilec.errors import LaunchError, TilecError, shown
-from tilec.frontend.function import MISSING, Function, Param
+from tilec.frontend.function import MISSING, Function, Param, python_key
 from tilec.frontend.signature import ArgSpec, Spec, check_nesting, parse_spec
 from tilec.ir import types as ir
 from tilec.language import dtypes as dt
-from tilec.language.values import constexpr, like
+from tilec.language.values import constexpr, constexpr_function, like
 from tilec.runtime import dlpack
 
 Key = Any
@@ -30,7 +30,7 @@ class Const(NamedTuple):
     """The key of a compile-time value; the kind tells 1 from True and 1.0.
 
     value: floats as hexadecimal text, for 0.0 == -0.0 and nan != nan; tuples as tuples of keys;
-    functions as (function, source key).
+    functions as (function, what it does).
     """
 
     kind: type
@@ -143,6 +143,8 @@ def constexpr_handler(value: Any) -> tuple[Key, Any]:
     value = as_plain(value)
     if isinstance(value, Function):
         return Const(Function, (value, value.source_key())), value
+    if isinstance(value, constexpr_function):
+        return Const(constexpr_function, (value, python_key(value))), value
     if isinstance(value, float):
         return Const(float, float.hex(value)), value
     if isinstance(value, (tuple, list)):
@@ -159,7 +161,7 @@ def constexpr_handler(value: Any) -> tuple[Key, Any]:
 
 def constant(key: Const) -> Any:
     """The value behind the key of a compile-time argument."""
-    if key.kind is Function:
+    if key.kind in (Function, constexpr_function):
         return key.value[0]
     if key.kind is float:
         return float.fromhex(key.value)

@@ -82,9 +82,12 @@ class Heuristics(Launchable):
                  values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
         super().__init__(fn, "heuristics")
         self.values = dict(values)
+        self._checked = False
 
     def _complete(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        self.check_names(list(self.values), "@tilec.heuristics", options=True)
+        if not self._checked:
+            self.check_names(list(self.values), "@tilec.heuristics", options=True)
+            self._checked = True
         self.refuse(list(self.values), "a heuristic", args, {})
         for name, value in self.values.items():  # it sees the earlier ones, and what it replaces
             kwargs = kwargs | {name: value(self.by_name(args, kwargs))}

@@ -35,14 +35,14 @@ from tilec.errors import (
     shown,
 )
 from tilec.frontend.build import build_module
-from tilec.frontend.function import Function
+from tilec.frontend.function import Function, python_key
 from tilec.frontend.signature import ArgSpec, Spec, format_spec
 from tilec.instruments import from_knobs, override_folder
 from tilec.ir.core import Module
 from tilec.ir.printer import print_module
 from tilec.ir.tensor_maps import MapRecipe, recipes
 from tilec.ir.types import layout_of
-from tilec.language.values import constexpr
+from tilec.language.values import constexpr, constexpr_function
 from tilec.runtime import arguments, checks, device, entry, host
 from tilec.runtime.cache import DiskCache
 from tilec.runtime.fingerprint import source_fingerprint
@@ -452,6 +452,8 @@ def stable(value: Any) -> str:
         return f"={stable(value.value)}"
     if isinstance(value, Function):
         return f"def {value.source_key()}"
+    if isinstance(value, constexpr_function):
+        return f"def {python_key(value)}"
     if isinstance(value, (tuple, list)):
         fields = f"{type(value).__qualname__}{value._fields}" if hasattr(value, "_fields") else ""
         return f"{fields}(" + ",".join(map(stable, value)) + ")"
