@@ -84,6 +84,15 @@ def atomics(dtype: str, kind: str) -> list[str]:
     return lines
 
 
+def gathers(dtype: str) -> Iterator[str]:
+    """Elements by indices of every width."""
+    for i, index in enumerate(("i8", "u16", "i32", "u64")):
+        kind = f"tensor<{N}x{index}, {FLAT}>"
+        yield (f"%z{i} = tile.constant() {{value = {3 * i + 1}}} : {kind}\n"
+               f"%h{i} = tile.gather(%a, %z{i}) {{axis = 0}} : tensor<{N}x{dtype}, {FLAT}>\n"
+               f"tile.store(%xp, %h{i})")
+
+
 def kernel(dtype: str, dtypes: Iterable[str]) -> tuple[str, str]:
     """(parameters, body) of one kernel with all of them."""
     kind = f"tensor<{N}x{dtype}, {FLAT}>"
@@ -105,6 +114,7 @@ def kernel(dtype: str, dtypes: Iterable[str]) -> tuple[str, str]:
         lines.append(f"tile.store(%{name}p, %v{i})")
     if dtype not in FP8:
         lines += reductions(dtype)
+    lines += gathers(dtype)
     lines += atomics(dtype, kind)
     lines.append(f'tile.print(%a) {{prefix = "{dtype}"}}')
     return ", ".join(params), "\n".join(lines)

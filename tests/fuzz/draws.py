@@ -20,6 +20,7 @@ from tests.fuzz.numerics import (
     limits,
     width,
 )
+from tests.fuzz.order import ORDER
 from tests.fuzz.products import PRODUCTS
 from tests.fuzz.program import Program, Value
 from tests.fuzz.scans import SCANS
@@ -359,7 +360,7 @@ KINDS: Kinds = {
     library: 1, broadcast: 7, reshape: 9, pairs: 5, random: 2, reduce: 10, source: 3, promise: 3,
     poison: 3, wrapped: 8, scalar: 2, Generator.pointers: 4, Generator.work: 6,
     Generator.atomic: 4, Generator.control: 8, Generator.early_return: 1, Generator.store: 3,
-    **BLOCKS, **SMALL, **SCANS, **INLINE}
+    **BLOCKS, **SMALL, **SCANS, **ORDER, **INLINE}
 
 
 def generate(seed: int, size: int = 9, elements: int = 512) -> Program:

@@ -255,8 +255,15 @@ def test_operands_that_are_combined_lie_in_one_layout(layout: str, message: str)
     ("%s = tile.scan(%x) {axis = 0} { ^(%a: i32): scf.yield(%a) } : tensor<8xi32>",
      r"region takes \(i32\) and yields \(i32\), expected twice and once \(i32\)"),
     ("%s = tile.scan(%x) {axis = 0, reverse = 1} { ^(%a: i32, %b: i32): scf.yield(%a) } : "
-     "tensor<8xi32>", "attribute `reverse` is 1, expected true or false")])
-def test_scans_that_are_none(text: str, message: str) -> None:
+     "tensor<8xi32>", "attribute `reverse` is 1, expected true or false"),
+    ("%s = tile.gather(%x, %y) {axis = 1} : tensor<4xi32>", "tile.gather: axis 1 is not in 0..0"),
+    ("%s = tile.gather(%x, %y) {axis = 0} : tensor<8xi32>",
+     "result type is tensor<8xi32>, expected tensor<4xi32>"),
+    ("%f = tile.cast(%y) : tensor<4xf32>\n%s = tile.gather(%x, %f) {axis = 0} : tensor<4xi32>",
+     "index is tensor<4xf32>, expected integers"),
+    ("%e = tile.expand_dims(%y) {axis = 0} : tensor<1x4xi32>\n"
+     "%s = tile.gather(%x, %e) {axis = 0} : tensor<1x4xi32>", "expected tiles of one rank")])
+def test_what_is_no_scan_and_no_gather(text: str, message: str) -> None:
     with pytest.raises(IRError, match=message):
         parse("module { func @k() {\n%x = tile.arange() {start = 0, end = 8} : tensor<8xi32>\n"
               f"%y = tile.arange() {{start = 0, end = 4}} : tensor<4xi32>\n{text}\n"

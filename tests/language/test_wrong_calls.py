@@ -32,7 +32,7 @@ def helper(a, b):
 def k(x, n, B: tl.constexpr):
     value = {call}
 """
-MODULES = {"core", "extra", "math", "random", "standard"}
+MODULES = {"math", "extra", "core", "random", "standard"}
 
 
 def functions() -> list[str]:

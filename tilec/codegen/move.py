@@ -8,7 +8,7 @@ from functools import partial
 
 from tilec.codegen.access import load_matrices, load_route, store_matrices, store_route
 from tilec.codegen.context import CodeGen
-from tilec.codegen.emit import Reg
+from tilec.codegen.emit import BITS, Reg
 from tilec.codegen.memory import DEAD, both, is_copy, live_register, owner
 from tilec.codegen.shuffle import from_lane, map_words
 from tilec.ir.conversion import NoOp, Plan, Registers, Select, Shared, Shuffles
@@ -112,22 +112,30 @@ def _fence(cg: CodeGen, plan: Shared) -> None:
 # ---- row-major
 def through_memory(cg: CodeGen, x: Reg, src: Fragment, dst: Fragment, offset: int) -> Reg:
     """Elements in row-major order through scratch: serves any two shapes of equal size."""
-    e, size = cg.e, x.bits // 8
-    store_elements(cg, x, src, offset, _row_major(src.shape, size))
+    size = x.bits // 8
+    store_elements(cg, x, src, offset, row_major(src.shape, size))
     cg.barrier()
-    strides = _row_major(dst.shape, size)
-    parts = []
-    for r in range(dst.num_registers):
-        live = live_register(cg, dst, r)
+    return load_elements(cg, x.elem, dst, offset, row_major(dst.shape, size))
+
+
+def load_elements(cg: CodeGen, elem: str, frag: Fragment, offset: int, strides: Sequence[int],
+                  steps: Sequence[Reg] = ()) -> Reg:
+    """The elements that `store_elements` has put there, of each register that which lies so many
+    bytes on."""
+    e, parts = cg.e, []
+    for r in range(frag.num_registers):
+        live = live_register(cg, frag, r)
         if live == DEAD:
-            parts.append(e.const(0, x.elem))
+            parts.append(e.const(0, elem))
             continue
-        pointer = element_address(cg, dst, r, offset, strides)
+        pointer = element_address(cg, frag, r, offset, strides)
+        if steps:
+            pointer = e.new(f"getelementptr i8, {pointer.type} {pointer.ref}, i32 {steps[r].ref}",
+                            pointer.elem)
         if live is not None:
             # A dead element reads some place inside the scratch.
-            start = cg.shared_address(offset)
-            pointer = e.select(live, pointer, start)
-        parts.append(e.load(pointer, x.elem, 1, size))
+            pointer = e.select(live, pointer, cg.shared_address(offset))
+        parts.append(e.load(pointer, elem, 1, BITS[elem] // 8))
     return e.build(parts)
 
 
@@ -145,7 +153,8 @@ def store_elements(cg: CodeGen, x: Reg, frag: Fragment, offset: int, strides: Se
             e.store(e.lane(x, r), pointer, size)
 
 
-def _row_major(shape: Sequence[int], size: int) -> tuple[int, ...]:
+def row_major(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    """Bytes from element to element along each dimension."""
     strides = [size] * len(shape)
     for d in reversed(range(len(strides) - 1)):
         strides[d] = strides[d + 1] * shape[d + 1]

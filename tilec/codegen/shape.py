@@ -7,13 +7,13 @@ from functools import lru_cache
 from operator import xor
 
 from tilec.codegen.context import CodeGen, fragment_of, lower
-from tilec.codegen.move import execute, through_memory
+from tilec.codegen.move import execute, load_elements, row_major, store_elements, through_memory
 from tilec.codegen.values import Tile, align, beside, remap
 from tilec.ir import ops
 from tilec.ir.conversion import NoOp, Registers
 from tilec.ir.fragment import Fragment
 from tilec.ir.scratch import move_plan
-from tilec.ir.types import Tensor
+from tilec.ir.types import Tensor, scalar_of
 
 Coords = tuple[int, ...]
 
@@ -120,3 +120,19 @@ def _move(cg: CodeGen, op: ops.ConvertLayout | ops.Reshape) -> None:
             out.append(execute(cg, plan.plan, piece, op.offset))
         moved = cg.e.concat(out)
     cg.set(op.result, cg.e.as_held(moved, cg.element(op.result)))
+
+
+@lower(ops.Gather)
+def _gather(cg: CodeGen, op: ops.Gather) -> None:
+    """Through scratch: every thread stores its elements there, and loads those that it wants."""
+    e, src, dst, elem = cg.e, fragment_of(op.x), fragment_of(op.result), cg.element(op.result)
+    x, index, t = e.as_stored(cg.whole(op.x)), cg.whole(op.index), scalar_of(op.index.type)
+    strides = [*row_major(src.shape, x.bits // 8)]
+    store_elements(cg, x, src, op.offset, strides)
+    cg.barrier()
+    index = e.resize(index, "i64" if t.bits == 64 else "i32", t.is_signed)
+    index = e.generic("umin", index, e.const(src.shape[op.axis] - 1, index.elem, index.n))
+    steps = e.int_op("mul", e.resize(index, "i32", False), strides[op.axis])
+    strides[op.axis] = 0
+    found = load_elements(cg, x.elem, dst, op.offset, strides, e.lane_list(steps))
+    cg.set(op.result, e.as_held(found, elem))

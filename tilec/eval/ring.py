@@ -297,7 +297,8 @@ for _kind, _meaning in (
 # They know nothing of numbers, or nothing of floats.
 for _same in (ops.And, ops.Or, ops.Xor, ops.Shl, ops.Shr, ops.Not, ops.Select, ops.Hint, ops.Arange,
               ops.ConvertLayout, ops.SetLayout, ops.AddPtr, ops.Splat, ops.Broadcast,
-              ops.ExpandDims, ops.Reshape, ops.Trans, ops.Join, ops.Split, ops.ExtractSlice):
+              ops.ExpandDims, ops.Reshape, ops.Trans, ops.Join, ops.Split, ops.ExtractSlice,
+              ops.Gather):
     rule(_same)(plain[_same])
 
 

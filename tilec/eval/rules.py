@@ -170,6 +170,13 @@ def _(op: ops.ExtractSlice, x: Array) -> Array:
     return np.asarray(x[part])
 
 
+@rule(ops.Gather)
+def _(op: ops.Gather, x: Array, index: Array) -> Array:
+    axis = op.axis - len(shape_of(op.x.type))
+    inside = np.clip(index, 0, x.shape[axis] - 1).astype(np.int64)
+    return np.take_along_axis(x, inside, axis)
+
+
 # -- dot --------------------------------------------------------------------------------------
 
 def round_to_tf32(x: Array) -> Array:

@@ -138,8 +138,7 @@ def refuse_pointer(v: Visitor, node: ast.Attribute, base: Any) -> None:
 
 
 _NOT_YET = frozenset((  # Triton's names, of which the nearest spelling is no substitute
-    "dot_scaled flip gather histogram map_elementwise philox rand rand4x randint randint4x randn "
-    "randn4x sort topk umulhi").split())
+    "dot_scaled histogram map_elementwise").split())
 
 
 def _advise(base: str, name: str, owner: Any) -> str:

@@ -282,15 +282,22 @@ def _dot(op: Op, compute: Callable[..., Array], data: Sequence[Data]) -> Array |
     return a.any(axis=-1, keepdims=True) | b.any(axis=-2, keepdims=True) | c
 
 
+def _gather(op: Op, compute: Callable[..., Array], data: Sequence[Data]) -> Array | None:
+    poison, (index, bad), (array, _) = _full(data[0]), data[1], data[0]
+    outside = (index < 0) | (index >= array.shape[op.attributes["axis"] - index.ndim + 1])
+    moved = None if poison is None else compute(op, poison, index)
+    return union(moved, bad, _none_if_clear(outside))
+
+
 def _none_if_clear(poison: Array | None) -> Array | None:
     return poison if poison is not None and poison.any() else None
 
 
 _POISON: dict[type, Callable[..., Array | None]] = {
     ops.Select: _select, ops.Div: _divide, ops.Rem: _divide, ops.And: _logical, ops.Or: _logical,
-    ops.Dot: _dot,
+    ops.Dot: _dot, ops.Gather: _gather,
 }
-_MAKES_POISON = (ops.Div, ops.Rem)
+_MAKES_POISON = (ops.Div, ops.Rem, ops.Gather)
 
 
 def full_shape(data: Data, value: Value, count: int) -> Array:

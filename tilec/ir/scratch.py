@@ -36,6 +36,8 @@ def scratch_bytes(op: Op) -> int:
         src, dst = op.x.type, op.result.type
         assert isinstance(src, Tensor) and isinstance(dst, Tensor)
         return move_scratch(src, dst)
+    if isinstance(op, ops.Gather):
+        return prod(shape_of(op.x.type)) * element_of(op.x.type).bytes
     if isinstance(op, ops.Atomic):
         return atomic_scratch(op)
     if isinstance(op, ops.Dot):

@@ -89,6 +89,7 @@ from tilec.language.memory import (
     load,
     store,
 )
+from tilec.language.order import flip, gather
 from tilec.language.reduction import argmax, argmin, max, min, reduce, sum, xor_sum
 from tilec.language.scan import associative_scan, cumprod, cumsum
 from tilec.language.selection import PropagateNan, clamp, maximum, minimum, where
@@ -106,24 +107,25 @@ from tilec.language.shape import (
     trans,
     view,
 )
+from tilec.language.sort import bitonic_merge, sort, topk
 from tilec.language.values import builtin, constexpr, constexpr_function, tensor
 
 __all__ = [
     "PropagateNan", "abs", "advance", "arange", "argmax", "argmin", "associative_scan", "assume",
     "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or",
-    "atomic_xchg", "atomic_xor", "bfloat16", "block_pointer", "block_type", "broadcast",
-    "broadcast_to", "builtin", "cast", "cat", "cdiv", "ceil", "clamp", "condition", "const",
-    "constexpr", "constexpr_function", "cos", "cumprod", "cumsum", "debug_barrier", "device_assert",
-    "device_print", "dot", "dtype", "erf", "exp", "exp2", "expand_dims", "float16", "float32",
-    "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "inline_asm_elementwise", "int1",
-    "int16", "int32", "int64", "int8", "interleave", "join", "load", "load_tensor_descriptor",
-    "log", "log2", "make_block_ptr", "make_tensor_descriptor", "max", "max_constancy",
-    "max_contiguous", "maximum", "min", "minimum", "multiple_of", "num_programs", "permute",
-    "pi32_t", "pointer_type", "program_id", "range", "ravel", "reduce", "reshape", "rsqrt", "sin",
-    "split", "sqrt", "static_assert", "static_print", "static_range", "store",
-    "store_tensor_descriptor", "sum", "tanh", "tensor", "tensor_descriptor", "to_tensor", "trans",
-    "tuple", "uint16", "uint32", "uint64", "uint8", "umulhi", "view", "void", "where", "xor_sum",
-    "zeros", "zeros_like",
+    "atomic_xchg", "atomic_xor", "bfloat16", "bitonic_merge", "block_pointer", "block_type",
+    "broadcast", "broadcast_to", "builtin", "cast", "cat", "cdiv", "ceil", "clamp", "condition",
+    "const", "constexpr", "constexpr_function", "cos", "cumprod", "cumsum", "debug_barrier",
+    "device_assert", "device_print", "dot", "dtype", "erf", "exp", "exp2", "expand_dims", "flip",
+    "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "gather",
+    "inline_asm_elementwise", "int1", "int16", "int32", "int64", "int8", "interleave", "join",
+    "load", "load_tensor_descriptor", "log", "log2", "make_block_ptr", "make_tensor_descriptor",
+    "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum", "multiple_of",
+    "num_programs", "permute", "pi32_t", "pointer_type", "program_id", "range", "ravel", "reduce",
+    "reshape", "rsqrt", "sin", "sort", "split", "sqrt", "static_assert", "static_print",
+    "static_range", "store", "store_tensor_descriptor", "sum", "tanh", "tensor",
+    "tensor_descriptor", "to_tensor", "topk", "trans", "tuple", "uint16", "uint32", "uint64",
+    "uint8", "umulhi", "view", "void", "where", "xor_sum", "zeros", "zeros_like",
 ]
 
 CONSTEXPR_0 = constexpr(0)  # Triton's own kernels, and copies of them, read it

@@ -150,7 +150,7 @@ def _widened(x: tensor) -> tensor:
     return convert(x, dt.float32 if x.dtype.is_floating() else dt.int32)
 
 
-def _indices(shape: tuple[int, ...], axis: int | None) -> tensor:
+def indices(shape: tuple[int, ...], axis: int | None) -> tensor:
     """The index along `axis` of every element, or for None the index in row-major order: int32."""
     out = None
     for i in range(len(shape)) if axis is None else (axis,):
@@ -174,7 +174,7 @@ def _with_index(x: tensor, axis: Any, combine_fn: Any, keep_dims: Any,
     wrapped: int | None = None
     if const_value(axis, f"the axis of {what}") is not None:
         wrapped = wrap_axis(axis, x.rank, what)
-    value, index = _reduce([x, _indices(shape, wrapped)], wrapped, combine_fn)
+    value, index = _reduce([x, indices(shape, wrapped)], wrapped, combine_fn)
     if const_value(keep_dims, "keep_dims"):
         return _keep(value, shape, wrapped), _keep(index, shape, wrapped)
     return value, index

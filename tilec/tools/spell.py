@@ -220,6 +220,7 @@ SPELLINGS: dict[type[Op], Callable[[_Speller, Any, Sequence[str]], str]] = {
     ops.Broadcast: lambda s, op, n: f"tl.broadcast_to({n[0]}, {_shape(op.result.type)})",
     ops.ExpandDims: lambda s, op, n: f"tl.expand_dims({n[0]}, {op.axis})",
     ops.Reshape: lambda s, op, n: f"tl.reshape({n[0]}, {_shape(op.result.type)})",
+    ops.Gather: lambda s, op, n: f"tl.gather({n[0]}, {n[1]}, {op.axis})",
     ops.Trans: lambda s, op, n: f"tl.permute({n[0]}, {op.order})",
     ops.Join: lambda s, op, n: f"tl.join({n[0]}, {n[1]})",
     ops.Split: lambda s, op, n: f"tl.split({n[0]})[{op.index}]",

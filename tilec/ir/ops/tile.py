@@ -205,6 +205,28 @@ class Split(Rearrange, name="tile.split"):
         return (Tensor(t.shape[:-1], t.element, layout),)
 
 
+class Gather(ScratchOp, name="tile.gather"):
+    """The elements of `x` whose coordinate along `axis` is that of `index` in the same place; the
+    extents but that along `axis` are equal. Indices outside give poison."""
+
+    x: Value = operand()
+    index: Value = operand()
+    axis: int = attr(int)
+
+    def infer(self) -> Sequence[Type]:
+        t, index = self.x.type, self.index.type
+        if not (isinstance(t, Tensor) and isinstance(index, Tensor)) or t.rank != index.rank:
+            raise self.fail(f"operands are {t} and {index}, expected tiles of one rank")
+        _axis(self, self.axis, t.rank)
+        if any(a != b for d, (a, b) in enumerate(zip(t.shape, index.shape, strict=True))
+               if d != self.axis):
+            raise self.fail(f"{t} and {index} differ in another extent than that of axis "
+                            f"{self.axis}")
+        if not isinstance(index.element, Scalar) or not index.element.is_int:
+            raise self.fail(f"index is {index}, expected integers")
+        return (Tensor(index.shape, t.element, index.layout),)
+
+
 class Combining(ScratchOp):
     """Base of ops that combine the elements of tiles of one shape along `axis`. The region takes
     the values so far, then the next ones, one scalar per operand each, and yields the combined

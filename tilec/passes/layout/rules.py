@@ -109,6 +109,11 @@ def _split(op: ops.Split) -> Needs:
     return [join(layout, shape[:-1])]
 
 
+@needs_rule(ops.Gather)
+def _gather(op: ops.Gather) -> Needs:
+    return [None, layout_of(op.result.type)]
+
+
 @needs_rule(ops.Combining)
 def _combining(op: ops.Combining) -> Needs:
     return [layout_of(op.inputs[0].type)] * len(op.operands)
@@ -223,6 +228,11 @@ def _join_forward(op: ops.Join, layout: Layout) -> Layout | None:
 @forward_rule(ops.Split)
 def _split_forward(op: ops.Split, layout: Layout) -> Layout | None:
     return split(layout, linear_shape(shape_of(op.x.type)))
+
+
+@forward_rule(ops.Gather)
+def _gather_forward(op: ops.Gather, layout: Layout) -> Layout | None:
+    return layout if shape_of(op.x.type) == shape_of(op.index.type) else None
 
 
 @forward_rule(ops.Reduce)
