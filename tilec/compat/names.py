@@ -24,6 +24,7 @@ _TUNING = {**_of("tilec.runtime.tuner", "Autotuner", "Config", "autotune"),
            **_of("tilec.runtime.heuristics", "Heuristics", "heuristics")}
 _JIT = {**_of("tilec.runtime.jit", "JITFunction", "jit"),
         **_of("tilec.language.values", "constexpr_function"),
+        **_of("tilec.runtime.arguments", "TensorWrapper", "reinterpret"),
         **_of("tilec.runtime.interface", "KernelInterface")}
 _ERRORS = {**_of("tilec.errors", "CompilationError", "OutOfResources"),
            "TritonError": "tilec.errors:TilecError"}
@@ -48,10 +49,7 @@ MODULES = {
     "triton.language.extra.libdevice": Names("tilec.language.extra.libdevice"),
     "triton.language.math": Names("tilec.language.math"),
     "triton.language.random": Names("tilec.language.random"),
-    "triton.language.standard": Names("tilec.language.standard", _of(
-        "tilec.language", "argmax", "argmin", "cdiv", "cumprod", "cumsum", "flip", "interleave",
-        "max", "min", "ravel", "sigmoid", "softmax", "sort", "sum", "swizzle2d", "topk", "xor_sum",
-        "zeros", "zeros_like")),
+    "triton.language.standard": Names("tilec.language.standard"),
     "triton.runtime": Names(others={**_TUNING, **_JIT, **_ERRORS}),
     "triton.runtime.autotuner": Names(others={**_TUNING, **_ERRORS}),
     "triton.runtime.cache": Names(others={
