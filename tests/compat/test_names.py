@@ -133,8 +133,10 @@ def test_a_module_runs_and_the_flag_says_otherwise(tmp_path):
 @pytest.mark.parametrize("arguments, said", [
     ((), "usage: python -m tilec.compat.triton (SCRIPT | -m MODULE) [ARGUMENT ...]"),
     (("-m",), "usage: python -m tilec.compat.triton (SCRIPT | -m MODULE) [ARGUMENT ...]"),
-    (("nowhere.py",), "tilec.compat.triton: there is no file nowhere.py"),
-    (("-m", "nowhere.inner"), "tilec.compat.triton: there is no module `nowhere.inner`")])
+    (("nowhere.py",), "tilec.compat.triton: there is no script nowhere.py"),
+    ((".",), "tilec.compat.triton: there is no script ."),
+    (("-m", "json"), "tilec.compat.triton: there is no module `json` to run"),
+    (("-m", "nowhere.inner"), "tilec.compat.triton: there is no module `nowhere.inner` to run")])
 def test_what_cannot_run_is_said_in_a_line(tmp_path, arguments, said):
     done = run(*arguments, cwd=tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("", said + "\n", 2)

@@ -98,11 +98,11 @@ def main() -> None:
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         if _absent(arguments[1]):
-            _stop(f"tilec.compat.triton: there is no module `{arguments[1]}`")
+            _stop(f"tilec.compat.triton: there is no module `{arguments[1]}` to run")
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         return
-    if not os.path.exists(arguments[0]):
-        _stop(f"tilec.compat.triton: there is no file {arguments[0]}")
+    if not any(map(os.path.isfile, (arguments[0], os.path.join(arguments[0], "__main__.py")))):
+        _stop(f"tilec.compat.triton: there is no script {arguments[0]}")
     sys.argv = arguments
     sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))  # as Python has it for a script
     runpy.run_path(arguments[0], run_name="__main__")
@@ -110,9 +110,12 @@ def main() -> None:
 
 def _absent(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is None
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{module}.__main__")
     except ModuleNotFoundError:  # a package of which it would be a part
         return True
+    return spec is None
 
 
 def _stop(line: str) -> None:
