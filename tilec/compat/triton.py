@@ -113,7 +113,9 @@ def _absent(module: str) -> bool:
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.submodule_search_locations is not None:
             spec = importlib.util.find_spec(f"{module}.__main__")
-    except ModuleNotFoundError:  # a package of which it would be a part
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not f"{module}.".startswith(f"{problem.name}."):
+            raise  # it is there, and imports what is not
         return True
     return spec is None
 
