@@ -26,14 +26,6 @@ def check(kernel: tilec.JITFunction, inputs: scans.Arrays, outputs: scans.Arrays
     scans.check(kernel, inputs, outputs, None, constexprs, warps)
 
 
-def same_bits(x: np.ndarray) -> np.ndarray:
-    """Floats as integers, so that zeros have signs, and one NaN."""
-    if x.dtype.kind in "iub":
-        return x
-    x = np.where(np.isnan(x.astype(np.float64)), np.array(np.nan, x.dtype), x)
-    return x.view(f"i{x.itemsize}")
-
-
 def special(rng: np.random.Generator, shape: tuple[int, ...], dtype: type) -> np.ndarray:
     """With ties, and among floats zeros of both signs, infinities and NaN of both signs."""
     x = random(rng, shape, dtype)
@@ -88,25 +80,17 @@ def test_flip(shape, axis, dtype, rng) -> None:
 @tilec.jit
 def sort_kernel(x_ptr, o_ptr, S: tl.constexpr, AXIS: tl.constexpr, DOWN: tl.constexpr):
     at = tl.reshape(tl.arange(0, tl.constexpr(S[0] * S[1] * S[2])), S)
-    x = tl.sort(tl.load(x_ptr + at), AXIS, DOWN)
-    if x.dtype.is_floating():
-        x = tl.where(x != x, float("nan"), x)
-    tl.store(o_ptr + at, x)
+    tl.store(o_ptr + at, tl.sort(tl.load(x_ptr + at), AXIS, DOWN))
 
 
 def in_order(x: np.ndarray, axis: int) -> np.ndarray:
     """Ascending, NaN last, -0.0 before 0.0."""
     if x.dtype.kind in "iub":
         return np.sort(x, axis)
-    bits = same_bits(x)
+    bits = scans.same_bits(x)
     most = np.array(np.iinfo(bits.dtype).max, bits.dtype)
     keys = np.sort(np.where(bits < 0, bits ^ most, bits), axis)
     return np.where(keys < 0, keys ^ most, keys).view(x.dtype)
-
-
-def as_stored(x: np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(x.astype(np.float64)), np.array(np.nan, x.dtype), x) \
-        if x.dtype.kind not in "iub" else x
 
 
 @pytest.mark.parametrize("down", [False, True], ids=["up", "down"])
@@ -115,8 +99,7 @@ def as_stored(x: np.ndarray) -> np.ndarray:
 @pytest.mark.sample(6)
 def test_sort(shape, axis, dtype, down, rng) -> None:
     x = special(rng, shape, dtype)
-    want = in_order(x, axis)
-    want = as_stored(np.flip(want, axis) if down else want)
+    want = np.flip(in_order(x, axis), axis) if down else in_order(x, axis)
     check(sort_kernel, [x], [want], {"S": cube(shape), "AXIS": axis - len(shape), "DOWN": down},
           int(rng.choice(scans.WARPS)))
 
@@ -124,10 +107,8 @@ def test_sort(shape, axis, dtype, down, rng) -> None:
 @tilec.jit
 def topk_kernel(x_ptr, o_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     rows = tl.arange(0, M)[:, None]
-    x = tl.topk(tl.load(x_ptr + rows * N + tl.arange(0, N)[None, :]), K)
-    if x.dtype.is_floating():
-        x = tl.where(x != x, float("nan"), x)
-    tl.store(o_ptr + rows * K + tl.arange(0, K)[None, :], x)
+    x = tl.load(x_ptr + rows * N + tl.arange(0, N)[None, :])
+    tl.store(o_ptr + rows * K + tl.arange(0, K)[None, :], tl.topk(x, K))
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 8, 16, 17])
@@ -136,7 +117,7 @@ def topk_kernel(x_ptr, o_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr)
 @pytest.mark.sample(4)
 def test_topk(n, dtype, k, rng) -> None:
     x = special(rng, (3, n), dtype)
-    want = as_stored(np.flip(in_order(x, 1), 1)[:, :k])
+    want = np.flip(in_order(x, 1), 1)[:, :k]
     check(topk_kernel, [x], [want], {"M": 3, "N": n, "K": k}, int(rng.choice(scans.WARPS)))
 
 
@@ -176,6 +157,35 @@ def test_a_sort_exchanges_without_conversions() -> None:
     assert 3 <= made.asm["ptx"].count("bar.sync") <= 6
     # Bits 2 to 6 of the index are the lane's; bit b is exchanged in 9 - b stages, in 4 registers.
     assert made.asm["ptx"].count("shfl.sync.bfly") == 4 * 25
+
+
+# -- histogram ------------------------------------------------------------------------------------
+
+@tilec.jit
+def histogram_kernel(x_ptr, o_ptr, p_ptr, limit, N: tl.constexpr, BINS: tl.constexpr):
+    at = tl.arange(0, N)
+    x = tl.load(x_ptr + at)
+    to = tl.arange(0, BINS)
+    tl.store(o_ptr + to, tl.histogram(x, BINS))
+    some = tl.load(x_ptr + at, mask=at < limit)  # what is masked off counts nowhere
+    tl.store(p_ptr + to, some.histogram(BINS, mask=at < limit))
+
+
+@pytest.mark.parametrize("bins", [1, 2, 10, 64, 200, 300])
+@pytest.mark.parametrize("dtype", INTS, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("n", [1, 32, 100, 512, 1000])
+@pytest.mark.sample(8)
+def test_histogram(n, dtype, bins, rng) -> None:
+    """Of elements that are negative or beyond the bins, too."""
+    info = np.iinfo(dtype)
+    x = rng.integers(max(-3, info.min), min(bins + 20, info.max), n, endpoint=True).astype(dtype)
+    x[::7] = info.max
+    x[::11] = info.min
+    limit = n * 2 // 3
+    counts = [np.bincount(y[(y >= 0) & (y < bins)].astype(int), minlength=bins).astype(np.int32)
+              for y in (x, x[:limit])]
+    kernel, warps = histogram_kernel, int(rng.choice(scans.WARPS))
+    scans.check(kernel, [x], counts, None, {"N": n, "BINS": bins}, warps, numbers=[limit])
 
 
 # -- what is refused ------------------------------------------------------------------------------

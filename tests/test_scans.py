@@ -27,21 +27,30 @@ Arrays = Sequence[np.ndarray]
 
 
 def check(kernel: tilec.JITFunction, inputs: Arrays, outputs: Arrays, bounds: Arrays | None,
-          constexprs: dict, warps: int = 4, target: str = "sm_90a") -> None:
-    """Run at every level; what is written is `outputs`, or within `bounds` of it."""
+          constexprs: dict, warps: int = 4, target: str = "sm_90a",
+          numbers: Sequence[int] = ()) -> None:
+    """Run at every level; what is written is `outputs`, or within `bounds` of it. Parameters are
+    inputs, outputs and numbers, in this order."""
     names = [p.name for p in kernel.params if not p.is_constexpr]
-    args = [*inputs, *(poisoned(o.shape, o.dtype) for o in outputs)]
+    args = [*inputs, *(poisoned(o.shape, o.dtype) for o in outputs), *numbers]
     made = kernel.warmup(*args, grid=(1,), num_warps=warps, target=target, **constexprs)
     for level in LEVELS:
-        mine = [a.copy() for a in args]
+        mine = [np.copy(a) if isinstance(a, np.ndarray) else a for a in args]
         made.run(dict(zip(names, mine, strict=True)), 1, level=level, seed=3)
-        compare(mine[len(inputs):], outputs, bounds, level)
+        compare(mine[len(inputs):len(args) - len(numbers)], outputs, bounds, level)
+
+
+def same_bits(x: np.ndarray) -> np.ndarray:
+    """Floats as integers, so that zeros have signs, and all NaN as one."""
+    if x.dtype.kind in "iub":
+        return x
+    return np.where(x != x, np.array(np.nan, x.dtype), x).view(f"i{x.itemsize}")
 
 
 def compare(got: Arrays, want: Arrays, bounds: Arrays | None, what: str) -> None:
     for i, (x, y) in enumerate(zip(got, want, strict=True)):
         if bounds is None:
-            np.testing.assert_array_equal(x, y, what)
+            np.testing.assert_array_equal(same_bits(x), same_bits(y), what)
         else:
             off = np.abs(x.astype(np.longdouble) - y.astype(np.longdouble))
             assert (off <= bounds[i]).all(), (what, float((off - bounds[i]).max()))
@@ -117,7 +126,7 @@ def summed(dtype: np.dtype) -> np.dtype:
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(("shape", "axis"), axes(SHAPES))
-@pytest.mark.sample(16)
+@pytest.mark.sample(9)
 def test_cumsum(shape, axis, dtype, reverse, rng) -> None:
     x = random(rng, shape, dtype)
     named(sums, x, axis, reverse, summed(x.dtype), int(rng.choice(WARPS)))
@@ -126,7 +135,7 @@ def test_cumsum(shape, axis, dtype, reverse, rng) -> None:
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize(("shape", "axis"), axes(SHAPES))
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 def test_cumprod(shape, axis, dtype, reverse, rng) -> None:
     x = random(rng, shape, dtype)
     if x.dtype.kind not in "iub":  # near 1, so that nothing overflows
@@ -181,7 +190,7 @@ FEW = [(300,), (16, 32), (12, 17), (3, 6, 20)]
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("name", ONE)
-@pytest.mark.sample(16)
+@pytest.mark.sample(9)
 def test_one_tile(name, dtype, reverse, rng) -> None:
     f, step = ONE[name]
     shape = FEW[int(rng.integers(len(FEW)))]
@@ -237,7 +246,7 @@ TWO = {"affine": (affine, lambda a, b: [a[0] * b[0], b[0] * a[1] + b[1]], (np.in
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize(("shape", "axis"), axes([(16, 32), (12, 17), (3, 250), (70, 2)]))
 @pytest.mark.parametrize("name", TWO)
-@pytest.mark.sample(20)
+@pytest.mark.sample(10)
 def test_two_tiles(name, shape, axis, reverse, warps, rng) -> None:
     f, step, dtypes = TWO[name]
     x, y = (random(rng, shape, t) for t in dtypes)

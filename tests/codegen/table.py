@@ -40,6 +40,7 @@ def expressions(dtype: str, dtypes: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield f'tile.cmp(%a, %b) {{predicate = "{predicate}"}}', "i1"
     if dtype in FLOATS:
         yield "tile.fma(%a, %b, %a)", dtype
+        yield "tile.div(%a, %b) {rounded = true}", dtype
         yield "tile.minimum(%a, %b) {propagate_nan = true}", dtype
         yield "tile.maximum(%a, %b) {propagate_nan = true}", dtype
         for op in MATH:
@@ -115,6 +116,12 @@ def kernel(dtype: str, dtypes: Iterable[str]) -> tuple[str, str]:
     if dtype not in FP8:
         lines += reductions(dtype)
     lines += gathers(dtype)
+    if dtype in INTS:
+        counted = f"tensor<200xi32, {FLAT}>"
+        lines.append(f"%bin0 = tile.histogram(%a) {{bins = 200}} : {counted}\n"
+                     f"%bin1 = tile.cast(%bin0) : tensor<200x{dtype}, {FLAT}>\n"
+                     f"%bin2 = tile.gather(%bin1, %z2) {{axis = 0}} : {kind}\n"
+                     "tile.store(%xp, %bin2)")
     lines += atomics(dtype, kind)
     lines.append(f'tile.print(%a) {{prefix = "{dtype}"}}')
     return ", ".join(params), "\n".join(lines)

@@ -54,8 +54,18 @@ def work(name: str, warps: int, number: int) -> str:
       %moved = gpu.convert_layout(%c) : tensor<{M}x{N}xf32, {rows}>
       %back = gpu.convert_layout(%moved) : tensor<{M}x{N}xf32, {columns}>
       %t = tile.trans(%back) {{order = [1, 0]}} : tensor<{N}x{M}xf32, {rows}>
-      %sum = tile.reduce(%v) {{axis = 0}} {{ ^(%p: f32, %q: f32):
-        %pq = tile.add(%p, %q) : f32
+      %up = tile.scan(%v) {{axis = 0}} {{ ^(%pu: f32, %qu: f32):
+        %pqu = tile.add(%pu, %qu) : f32
+        scf.yield(%pqu)
+      }} : tensor<{M}x{N}xf32, {rows}>
+      %down = tile.scan(%v) {{axis = 0, reverse = true}} {{ ^(%pd: f32, %qd: f32):
+        %pqd = tile.add(%pd, %qd) : f32
+        scf.yield(%pqd)
+      }} : tensor<{M}x{N}xf32, {rows}>
+      %both = tile.add(%up, %down) : tensor<{M}x{N}xf32, {rows}>
+      %all = tile.sub(%both, %v) : tensor<{M}x{N}xf32, {rows}>
+      %sum = tile.reduce(%all) {{axis = 0}} {{ ^(%p: f32, %q: f32):
+        %pq = tile.maximum(%p, %q) : f32
         scf.yield(%pq)
       }} : tensor<{N}xf32, {across}>
       %sums = gpu.convert_layout(%sum) : tensor<{N}xf32, {summed}>
@@ -107,8 +117,8 @@ def arguments(count: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
 @pytest.mark.parametrize("level", ["gpu", "lowered", "ptx"])
 @pytest.mark.parametrize("roles", [(4, 4), (1, 2, 4, 1), (2, 1, 1), (8, 4, 2), (1,)], ids=str)
 def test_work_in_roles(roles: tuple[int, ...], level: str) -> None:
-    """Loads, conversions, reductions, buffers, one thread's atomics: each role's results are what
-    they are alone, in any order of warps."""
+    """Loads, conversions, scans, reductions, buffers, one thread's atomics: each role's results are
+    what they are alone, in any order of warps."""
     made = TextKernel(kernel(roles))
     for seed in (None, 1, 2):
         args, want = arguments(len(roles))

@@ -61,7 +61,7 @@ def affine(layout: str, shape: tuple[int, ...], axis: int, reverse: bool, warps:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", ONE)
 @pytest.mark.parametrize("n", [32, 100, 256, 192, 40])
-@pytest.mark.sample(24)
+@pytest.mark.sample(12)
 def test_every_order_of_bits(name: str, n: int, reverse: bool) -> None:
     layout = ONE[name]
     warps = 2 ** len(re.findall(r"\[\d+\]", layout.rpartition("warp")[2]))
@@ -72,7 +72,7 @@ def test_every_order_of_bits(name: str, n: int, reverse: bool) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(16, 32), (32, 64), (4, 8), (48, 96), (12, 40), (17, 37)])
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 def test_named_layouts(layout: str, shape: tuple[int, int], axis: int, reverse: bool) -> None:
     affine(LAYOUTS[layout], shape, axis, reverse, 2)
 

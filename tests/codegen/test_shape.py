@@ -169,6 +169,7 @@ PAIRS_AT = {  # where the two elements of a pair lie
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("where", PAIRS_AT)
+@pytest.mark.sample(16)
 def test_join(where: str, dtype: str) -> None:
     for n in (1, 64, 96, 100):
         layout = PAIRS_AT[where]
@@ -186,6 +187,7 @@ def test_join(where: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("where", ["register", "last register"])
+@pytest.mark.sample(8)
 def test_split(where: str, dtype: str) -> None:
     half = {"register": blocked([2], [32], [2], [0]), "last register": blocked([4], [32], [2], [0])}
     for n, index in ((1, 1), (64, 0), (96, 1), (300, 1)):

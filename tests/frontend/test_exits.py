@@ -198,6 +198,7 @@ def made(name):
 
 
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.sample(12)
 def test_functions_against_python(name):
     f, kernel = made(name)
     for n in range(1, 6):
@@ -207,7 +208,7 @@ def test_functions_against_python(name):
             assert out[0] == f(n, m), (n, m)
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("level", ["gpu", "lowered", "ptx"])
 @pytest.mark.parametrize("name", ALL)
 def test_functions_below(name, level):

@@ -84,7 +84,7 @@ def _float(g: Generator, x: str, y: object) -> None:
     elif kind == 6:
         g.put("neg", x) if rng.random() < 0.5 else g.put("abs", x, form="tl.abs")
     elif kind == 7:
-        g.put("function", x, form=rng.choice(["tl.floor", "tl.ceil", "tl.sqrt"]))
+        g.put("function", x, form=rng.choice(["tl.floor", "tl.ceil", "tl.sqrt", "tl.sqrt_rn"]))
     else:
         _either(g, x, y)
 
@@ -150,7 +150,12 @@ def function(g: Generator) -> None:
 
 def quotient(g: Generator) -> None:
     rng, x = g.rng, g.any(lambda v: v.dtype in ("float16", "bfloat16", "float32", "float64", *INTS))
-    y = g.put("truediv", x, rng.choice([3, 7.0, 0.1, g.like(x)]))
+    y = rng.choice([3, 7.0, 0.1, g.like(x)])
+    if rng.random() < 0.4:
+        g.put("div_rn", x, y, form=rng.choice(
+            ["tl.div_rn({}, {})", "tl.fdiv({}, {}, ieee_rounding=True)"]))
+        return
+    y = g.put("truediv", x, y, form=rng.choice(["{} / {}", "tl.fdiv({}, {})"]))
     if g.value(y).bound is not None:
         g.store(y)
 

@@ -287,7 +287,8 @@ FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh, "erf": lambda x: _erf(x).astype(np.float64),
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "log1p": np.log1p, "expm1": np.expm1, "atan": np.arctan, "cbrt": np.cbrt}
-EXACT = {"sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "rint": np.rint, "trunc": np.trunc}
+EXACT = {"sqrt": np.sqrt, "sqrt_rn": np.sqrt, "floor": np.floor, "ceil": np.ceil,
+         "rint": np.rint, "trunc": np.trunc}
 LIBDEVICE = {"log1p", "expm1", "atan", "cbrt", "rint", "trunc"}  # the language has them there
 
 

@@ -113,11 +113,23 @@ def _(m: Machine, a: Any, b: Any) -> Value:
     return value(out, t, poison, rounded=is_float(t) and nu.rounded_product(x, y, out))
 
 
-@op("truediv", "{0} / {1}")
-def _(m: Machine, a: Any, b: Any) -> Value:
+@op("div_rn", lambda a, b, form: form.format(a, b))
+def _(m: Machine, a: Any, b: Any, form: str) -> Value:
+    t = common_type((a, b), divides=True)
+    if not is_float(t) or t in FP8:
+        raise Reject("not floats")
+    x, y = (np.asarray(cast(v.x, v.dtype, t) if isinstance(v, Value) else constant(v, t))
+            for v in (a, b))
+    return value(x / y, t, *(v.poison for v in (a, b) if isinstance(v, Value)))
+
+
+@op("truediv", lambda a, b, form: form.format(a, b))
+def _(m: Machine, a: Any, b: Any, form: str) -> Value:
     t = common_type((a, b), divides=True)
     if t in FP8:
         raise Reject("no arithmetic on fp8")
+    if not is_float(t) and "fdiv" in form:
+        raise Reject("not floats")
     t = t if is_float(t) else "float32"
     x, y = (np.asarray(cast(v.x, v.dtype, t) if isinstance(v, Value) else constant(v, t))
             for v in (a, b))

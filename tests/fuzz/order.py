@@ -62,6 +62,22 @@ def _(m: Machine, a: Any, axis: int, down: bool) -> Value:
     return value(np.flip(out, axis) if down else out, a.dtype, rounded=a.rounded)
 
 
+@op("histogram", "tl.histogram({0}, {bins}, mask={1})")
+def _(m: Machine, a: Any, mask: Any, bins: int) -> Value:
+    if number(a).dtype not in INTS or len(a.shape) != 1:
+        raise Reject("integers in one dimension")
+    on = np.full(a.shape, True)
+    if mask is not None:
+        if number(mask).dtype != "int1" or mask.shape != a.shape or mask.poison.any():
+            raise Reject("no mask")
+        on = mask.x
+    if (a.poison & on).any():
+        raise Reject("poison is counted")
+    x = a.x[on & (a.x >= 0)].astype(np.uint64)
+    counts = np.bincount(x[x < bins].astype(np.int64), minlength=bins)
+    return value(counts.astype(np.int32), "int32")
+
+
 # -- drawing --------------------------------------------------------------------------------------
 
 def order(g: Generator) -> None:
@@ -86,4 +102,10 @@ def order(g: Generator) -> None:
             g.put("bitonic_merge", out, axis=axis, down=rng.random() < 0.5)
 
 
-ORDER: Kinds = {order: 4}
+def count(g: Generator) -> None:
+    x = g.any(lambda v: len(v.shape) == 1 and v.dtype in INTS)
+    mask = g.mask(g.value(x).shape) if g.rng.random() < 0.5 else None
+    g.put("histogram", x, mask, bins=g.rng.choice([1, 2, 8, 17, 128, 200]))
+
+
+ORDER: Kinds = {order: 4, count: 2}

@@ -35,3 +35,9 @@ def test_long_rows(shape, down, rng) -> None:
 def test_merges_and_pairs(rng) -> None:
     for n, warps in ((8, 1), (128, 4), (1024, 8)):
         order.test_merges_and_pairs(n, warps, rng)
+
+
+@pytest.mark.parametrize("dtype", order.INTS, ids=lambda d: np.dtype(d).name)
+def test_histogram(dtype, rng) -> None:
+    for n, bins in ((1, 1), (100, 10), (512, 300), (4096, 512), (1000, 64), (32, 2)):
+        order.test_histogram(n, dtype, bins, rng)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import cycle, product
 from typing import Any
 
@@ -19,11 +20,11 @@ DIRECTIONS = (False, True)
 
 def on_device(kernel: tilec.JITFunction, inputs: scans.Arrays, outputs: scans.Arrays,
               bounds: scans.Arrays | None, constexprs: dict, warps: int = 4,
-              target: str = "") -> None:
+              target: str = "", numbers: Sequence[int] = ()) -> None:
     """Like scans.check, for the level that only a GPU runs; always for the GPU that is there."""
     there = [OnDevice(a) for a in (*inputs, *(poisoned(o.shape, o.dtype) for o in outputs))]
     launch: Any = kernel[(1,)]
-    launch(*there, num_warps=warps, **constexprs)
+    launch(*there, *numbers, num_warps=warps, **constexprs)
     scans.compare([a.get() for a in there[len(inputs):]], outputs, bounds, "cubin")
 
 

@@ -16,6 +16,7 @@ from tests.language.test_shapes import (  # noqa: F401  (its tests, with `check`
     test_every_dtype,
     test_halves_go_around_a_loop,
     test_indices_of_more_slices_than_dimensions,
+    test_joined_tiles_are_operands_of_products,
     test_pointers_are_joined_and_split,
     test_tiles_of_one_element_are_conditions,
     test_what_is_joined_broadcasts_and_is_promoted,

@@ -262,8 +262,13 @@ def test_operands_that_are_combined_lie_in_one_layout(layout: str, message: str)
     ("%f = tile.cast(%y) : tensor<4xf32>\n%s = tile.gather(%x, %f) {axis = 0} : tensor<4xi32>",
      "index is tensor<4xf32>, expected integers"),
     ("%e = tile.expand_dims(%y) {axis = 0} : tensor<1x4xi32>\n"
-     "%s = tile.gather(%x, %e) {axis = 0} : tensor<1x4xi32>", "expected tiles of one rank")])
-def test_what_is_no_scan_and_no_gather(text: str, message: str) -> None:
+     "%s = tile.gather(%x, %e) {axis = 0} : tensor<1x4xi32>", "expected tiles of one rank"),
+    ("%s = tile.histogram(%x) {bins = 0} : tensor<1xi32>", "attribute `bins` is 0, expected int"),
+    ("%s = tile.histogram(%x) {bins = 5} : tensor<8xi32>", "expected tensor<5xi32>"),
+    ("%e = tile.expand_dims(%y) {axis = 0} : tensor<1x4xi32>\n"
+     "%s = tile.histogram(%e) {bins = 5} : tensor<5xi32>", "expected integers in a tile of rank 1"),
+])
+def test_scans_gathers_and_histograms_that_are_none(text: str, message: str) -> None:
     with pytest.raises(IRError, match=message):
         parse("module { func @k() {\n%x = tile.arange() {start = 0, end = 8} : tensor<8xi32>\n"
               f"%y = tile.arange() {{start = 0, end = 4}} : tensor<4xi32>\n{text}\n"

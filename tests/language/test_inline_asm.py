@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Any, Any, str, str, int, Any]] = {  # of, to, PTX, constr
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("block", [32, 512])
-@pytest.mark.sample(40)
+@pytest.mark.sample(24)
 def test_values(case: str, level: str, block: int, rng: np.random.Generator) -> None:
     of, to, asm, constraints, pack, meaning = CASES[case]
     x, y = drawn(rng, of), drawn(rng, of)
@@ -245,6 +245,7 @@ def unknown(x, o, DO: tl.constexpr):
 
 
 @pytest.mark.skipif(not cubin.available(), reason="nvJitLink is for Linux and Windows")
+@pytest.mark.cubins
 def test_what_ptxas_rejects_names_its_line() -> None:
     with pytest.raises(tilec.CompilationError, match="ptxas rejects the inline PTX: .*frobnicate"
                        ) as caught:

@@ -46,7 +46,23 @@ def test_a_merge_of_what_goes_up_and_down(descending):
     np.testing.assert_array_equal(got, want[:, ::-1] if descending else want)
 
 
+def test_a_histogram_counts_what_is_in_its_bins():
+    x = np.array([3, 0, -1, 3, 7, 4, 100, 3], np.int8)
+    got = evaluate(lambda x: (tl.histogram(x, 5), x.histogram(num_bins=4, mask=x < 3),
+                              tl.histogram(x.to(tl.uint8), 256),
+                              tl.histogram(x > 3, 2, mask=x > 0)), x)
+    assert all(g.dtype == np.int32 for g in got)
+    assert got[0].tolist() == [1, 0, 0, 3, 1] and got[1].tolist() == [1, 0, 0, 0]
+    assert got[2].sum() == 8 and got[2][255] == 1 and got[3].tolist() == [3, 3]
+
+
 @pytest.mark.parametrize(("fn", "found"), [
+    (lambda x, h, n, p: tl.histogram(x, 5), "takes integers in one dimension, found fp32[2, 4]"),
+    (lambda x, h, n, p: tl.histogram(x.to(tl.int32), 5), "in one dimension, found int32[2, 4]"),
+    (lambda x, h, n, p: tl.histogram(n, 5), "in one dimension, found int32 scalar"),
+    (lambda x, h, n, p: tl.histogram(tl.arange(0, 8), n), "compile time"),
+    (lambda x, h, n, p: tl.histogram(tl.arange(0, 8), 0), "num_bins is 0, expected 1 to"),
+    (lambda x, h, n, p: tl.histogram(tl.arange(0, 8), 5, mask=tl.arange(0, 4) > 0), "shape"),
     (lambda x, h, n, p: tl.gather(x, h, 0), "the index is fp16[2, 5] tile, expected integers"),
     (lambda x, h, n, p: tl.gather(x, x > 0, 0), "the index is int1[2, 4] tile, expected integers"),
     (lambda x, h, n, p: tl.gather(x, h.to(tl.int32), 0), "differ in another extent than that of"),

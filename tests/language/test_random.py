@@ -85,6 +85,7 @@ def of_a_seed(seed, first, out, N: tl.constexpr):
 
 @pytest.mark.parametrize(("seed", "first", "n"), [
     (5, 0, 12), (-3, 2**31 - 7, 64), (2**63 + 12345678901, 2**40 + 1, 96), (2**40, -20, 7)])
+@pytest.mark.sample(2)
 def test_seeds_and_offsets_of_any_width(seed: int, first: int, n: int) -> None:
     """An offset of 32 bits wraps; a seed has a sign."""
     mask, key = 2**32 - 1, seed % 2**64
@@ -95,6 +96,23 @@ def test_seeds_and_offsets_of_any_width(seed: int, first: int, n: int) -> None:
     one = [words(32, [c & mask, c >> 32, 0, 0], [key & mask, key >> 32], 4)[0] for c in counters]
     flat = [w for rows in (small, wide) for row in rows for w in row] + one
     check(of_a_seed, [seed, first], [np.array(flat, np.uint64)], {"N": n})
+
+
+@tilec.jit
+def one_round(seeds, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    words = tl.philox(tl.load(seeds + at)[None, :], at[:, None], 1, 2, 3, n_rounds=1)
+    for word, i in ((words[0], 0), (words[1], 1), (words[2], 2), (words[3], 3)):
+        tl.static_assert(word.shape == (N, N))
+        tl.store(out + i * N * N + at[:, None] * N + at, word)
+
+
+def test_all_words_have_the_shape_of_all_that_enters() -> None:
+    """One round leaves words that not everything enters."""
+    seeds = bits(np.random.default_rng(1), (6,), np.dtype("u8"))
+    want = [[words(32, [i, 1, 2, 3], [s & 2**32 - 1, s >> 32], 1) for s in seeds.tolist()]
+            for i in range(6)]
+    check(one_round, [seeds], [np.moveaxis(np.array(want, np.uint32), -1, 0).copy()], {"N": 6})
 
 
 # -- umulhi ---------------------------------------------------------------------------------------
@@ -182,6 +200,7 @@ def normals(u: np.ndarray, v: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray]
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("seed", "n"), [(7, 100), (2**50 + 3, 1024)])
+@pytest.mark.sample(4)
 def test_uniform_and_normal_numbers(seed: int, n: int, level: str) -> None:
     got = [np.full((5, n), np.nan, np.float32) for _ in range(2)]
     made = numbers.warmup(seed, 1000, *got, grid=(1,), N=n, target="sm_90a")

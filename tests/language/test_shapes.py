@@ -89,7 +89,7 @@ CASES = [pytest.param(kernel, dtype, id=f"{kernel.__name__}-{dtype.name}")
          for kernel in MEANINGS for dtype in DTYPES]
 
 
-@pytest.mark.sample(30)
+@pytest.mark.sample(14)
 @pytest.mark.parametrize(("kernel", "dtype"), CASES)
 def test_every_dtype(kernel: Any, dtype: np.dtype) -> None:
     rng = np.random.default_rng(zlib.crc32(f"{kernel.__name__}{dtype.name}".encode()))
@@ -187,6 +187,36 @@ def test_a_half_has_the_poison_of_its_own_elements() -> None:
     x = np.random.default_rng(3).integers(0, 99, 64).astype(np.int32)
     at = np.arange(64, dtype=np.int32)
     check(masked, [x, 40], [np.stack([np.where(at < 40, x, at), at])], {"N": 64})
+
+
+@tilec.jit
+def packed_weights(a_ptr, q_ptr, out, K: tl.constexpr, N: tl.constexpr, ALONG_K: tl.constexpr):
+    """A product with two weights of four bits a byte, which lie along k or along n."""
+    m, n = tl.arange(0, 16), tl.arange(0, N)
+    acc = tl.zeros((16, N), tl.float32)
+    for k in range(0, K, 32):
+        a = tl.load(a_ptr + m[:, None] * K + k + tl.arange(0, 32)[None, :])
+        if ALONG_K:
+            q = tl.load(q_ptr + (k // 2 + tl.arange(0, 16))[:, None] * N + n[None, :])
+            b = tl.join(q & 15, q >> 4).permute(0, 2, 1).reshape(32, N)
+        else:
+            row = (k + tl.arange(0, 32))[:, None] * (N // 2)
+            q = tl.load(q_ptr + row + tl.arange(0, N // 2)[None, :])
+            b = tl.interleave(q & 15, q >> 4)
+        acc = tl.dot(a, b.to(tl.float16), acc)
+    tl.store(out + m[:, None] * N + n[None, :], acc)
+
+
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90a"])
+@pytest.mark.parametrize("along_k", [True, False])
+@pytest.mark.sample(3)
+def test_joined_tiles_are_operands_of_products(along_k: bool, target: str) -> None:
+    rng = np.random.default_rng(along_k)
+    a = rng.integers(-4, 5, (16, 96)).astype(np.float16)
+    q = rng.integers(0, 256, (48, 32) if along_k else (96, 16)).astype(np.uint8)
+    b = np.stack([q & 15, q >> 4], 1 if along_k else 2).reshape(96, 32)
+    check(packed_weights, [a, q], [a.astype(np.float32) @ b.astype(np.float32)],
+          {"K": 96, "N": 32, "ALONG_K": along_k}, target=target)
 
 
 # -- indexing -------------------------------------------------------------------------------------

@@ -143,6 +143,7 @@ def test_tickets(level) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("down", [False, True])
+@pytest.mark.sample(10)
 def test_turns(level, down, seed) -> None:
     turn, x, want = np.zeros(1, np.int32), np.zeros(33, np.int32), 0
     for i in reversed(range(5)) if down else range(5):
@@ -153,6 +154,7 @@ def test_turns(level, down, seed) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.sample(5)
 def test_a_barrier_of_the_grid(level, seed) -> None:
     n, width, count = 4, 48, 3
     x, y = np.full((2, count, n, width), -1, np.int32)
@@ -200,6 +202,7 @@ def missed(turn, x, N: tl.constexpr):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kernel", [forgotten, missed], ids=["lock", "turn"])
+@pytest.mark.sample(4)
 def test_a_deadlock_names_the_loop(kernel, level) -> None:
     flag, x = np.zeros(1, np.int32), np.zeros(16, np.int32)
     error = SimError if level == "ptx" else InterpreterError

@@ -140,6 +140,7 @@ def assigned(name: str):
     unreadable,
     lambda: tl.load(0),
 ])
+@pytest.mark.cubins
 def test_an_error_comes_without_the_frames_inside(act):
     with pytest.raises(tilec.TilecError) as caught:
         act()

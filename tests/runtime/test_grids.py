@@ -130,7 +130,7 @@ def test_every_program_runs_once(count, monkeypatch):
 
 
 def test_the_simulator_runs_every_cta_once(monkeypatch):
-    monkeypatch.setattr("tilec.sim.launch.PIECE", 4)
+    monkeypatch.setattr("tilec.sim.grid.PIECE", 4)
     for grid in ((11,), (3, 5), (2, 3, 3)):
         shape = (*grid, 1, 1)[:3][::-1]
         z, y, x = np.indices(shape)

@@ -109,6 +109,21 @@ def test_a_reversed_view(level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_an_empty_view(level):
+    """It has no elements, and memory behind it."""
+    whole = np.arange(12, dtype=np.float32)
+    empty = whole[:0]
+    at = (empty.ctypes.data - whole.ctypes.data) // 4
+    y = np.full(4, np.nan, np.float32)
+    with knobs.scope(run=level):
+        kernel("halo")[(1,)](empty, y, 11 - at, B=4)
+        np.testing.assert_array_equal(y, [22, 20, 18, 16])
+        for x, first in ((empty, 12 - at), (np.zeros(0, np.float32), 3)):
+            with pytest.raises((InterpreterError, SimulatorError)):
+                kernel("halo")[(1,)](x, y, first, B=4)
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_programs_that_share_what_is_behind_a_view(level):
     """Reads past it and writes before it, in many programs; conflicts are seen there, too."""
     whole = np.arange(33, dtype=np.float32)

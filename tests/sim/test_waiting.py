@@ -52,6 +52,7 @@ def last_first(ctas: int) -> int:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("poll", POLLS)
 @pytest.mark.parametrize("threads", [32, 96])
+@pytest.mark.sample(10)
 def test_turns(poll: str, threads: int, seed: int | None) -> None:
     out = np.zeros(1 + threads, np.uint32)
     run(kernel(in_turn(poll), threads), out, 5, seed=seed, check=True)
@@ -103,6 +104,7 @@ def failure(body: str, ctas: int = 3, **more: Any) -> str:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("poll", POLLS)
+@pytest.mark.sample(6)
 def test_a_deadlock_says_who_waits_where(poll: str, seed: int | None) -> None:
     text = failure("add.u32 %want, %want, 1;" + in_turn(poll).partition(";")[2].partition(";")[2],
                    seed=seed, check=True)

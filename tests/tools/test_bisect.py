@@ -377,7 +377,8 @@ def test_two_kernels_are_compared(tmp_path, capsys, other, status, message):
         paths[-1].write_text(kernel.asm["tile" if name == "one" else "gpu"])
     words = ["--same", *map(str, paths)]
     assert tool.main(words) == status
-    assert message in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert message in said.out and not said.err
     assert tool.main([*words, "--arg=512:f32:3", "--arg=1:f32:0", "--arg=512"]) == status
     assert message in capsys.readouterr().out
     assert tool.main(words[:-1]) == 2

@@ -97,7 +97,7 @@ def _div(cg: CodeGen, op: ops.Div, a: Reg, b: Reg) -> Reg:
     if t.is_bool:
         return e.binary("and", a, b)
     if t.is_float:
-        return divide(cg, a, b)
+        return divide(cg, a, b, op.rounded)
     quotient = e.binary("sdiv" if t.is_signed else "udiv", a, _divisor(cg, op.rhs, b, t.is_signed))
     if not t.is_signed or not _may_be(cg, op.rhs, -1):
         return quotient
@@ -133,10 +133,11 @@ def _divisor(cg: CodeGen, value: Value, b: Reg, signed: bool) -> Reg:
     return b
 
 
-def divide(cg: CodeGen, a: Reg, b: Reg) -> Reg:
-    """a / b: correctly rounded in f64, within 2 ulp in f32; narrow floats by way of f32."""
+def divide(cg: CodeGen, a: Reg, b: Reg, rounded: bool = False) -> Reg:
+    """a / b: correctly rounded in f64, in f32 if `rounded` and else within 2 ulp; narrow floats by
+    way of f32."""
     e = cg.e
-    if a.elem == "double":
+    if a.elem == "double" or rounded and a.elem == "float":
         return e.binary("fdiv", a, b)
     if a.elem != "float":
         wide = divide(cg, casts.to_f32(cg, a), casts.to_f32(cg, b))

@@ -55,7 +55,7 @@ def _refuse_large(func: Func) -> None:
     of too many."""
     for op in func.walk():
         if isinstance(op, MemoryOp | ops.SharedLoad | ops.SharedStore | ops.Combining | ops.Dot |
-                      ops.ConvertLayout):
+                      ops.ConvertLayout | ops.Gather | ops.Histogram):
             for value in (*op.results, *op.operands):
                 if not isinstance(value.type, Tensor):
                     continue

@@ -1,4 +1,5 @@
-"""Lowering of ops that rearrange elements: register renaming where threads keep their elements."""
+"""Lowering of ops that rearrange elements, by renaming registers where threads keep their elements,
+or count them."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from functools import lru_cache
 from operator import xor
 
 from tilec.codegen.context import CodeGen, fragment_of, lower
+from tilec.codegen.memory import DEAD, both, is_copy, live_register, owner
 from tilec.codegen.move import execute, load_elements, row_major, store_elements, through_memory
 from tilec.codegen.values import Tile, align, beside, remap
 from tilec.ir import ops
@@ -136,3 +138,25 @@ def _gather(cg: CodeGen, op: ops.Gather) -> None:
     strides[op.axis] = 0
     found = load_elements(cg, x.elem, dst, op.offset, strides, e.lane_list(steps))
     cg.set(op.result, e.as_held(found, elem))
+
+
+@lower(ops.Histogram)
+def _histogram(cg: CodeGen, op: ops.Histogram) -> None:
+    """Every thread clears some counters in scratch, then counts its elements there."""
+    e, frag, t, threads = cg.e, fragment_of(op.x), scalar_of(op.x.type), 32 * cg.num_warps
+    own = cg.shared_address(op.offset, e.int_op("shl", cg.thread(), 2))
+    for first in range(0, op.bins, threads):
+        room = e.compare("ult", cg.thread(), e.const(op.bins - first, "i32"))
+        with e.when(room if op.bins - first < threads else None, "clear"):
+            e.store(e.const(0, "i32"), cg.shift(own, 4 * first), 4)
+    cg.barrier()
+    x = e.resize(cg.whole(op.x), "i64" if t.bits == 64 else "i32", t.is_signed)
+    inside = e.lane_list(e.compare("ult", x, e.const(op.bins, x.elem, x.n)))
+    for r, at in enumerate(e.lane_list(e.int_op("shl", e.resize(x, "i32", False), 2))):
+        live = live_register(cg, frag, r)
+        on = both(e, owner(cg, frag), live, inside[r])
+        if live != DEAD and on is not None and not is_copy(frag, r):
+            place = e.convert("ptrtoint", cg.shared_address(op.offset, at), "i32")
+            e.asm("@$1 red.relaxed.cta.shared.add.u32 [$0], 1;", "r,b", (place, on), ())
+    cg.barrier()
+    cg.set(op.result, load_elements(cg, "i32", fragment_of(op.result), op.offset, (4,)))

@@ -298,7 +298,7 @@ for _kind, _meaning in (
 for _same in (ops.And, ops.Or, ops.Xor, ops.Shl, ops.Shr, ops.Not, ops.Select, ops.Hint, ops.Arange,
               ops.ConvertLayout, ops.SetLayout, ops.AddPtr, ops.Splat, ops.Broadcast,
               ops.ExpandDims, ops.Reshape, ops.Trans, ops.Join, ops.Split, ops.ExtractSlice,
-              ops.Gather):
+              ops.Gather, ops.Histogram):
     rule(_same)(plain[_same])
 
 

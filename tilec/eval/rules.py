@@ -52,7 +52,7 @@ def exact(op: Op) -> bool:
         return isinstance(op, (ops.Sqrt, ops.Floor, ops.Ceil))
     if isinstance(op, ops.Div):
         element = scalar_of(op.lhs.type)
-        return not element.is_float or element.bits == 64
+        return not element.is_float or element.bits == 64 or op.rounded
     return not (isinstance(op, ops.Rem) and scalar_of(op.lhs.type).is_float)
 
 
@@ -175,6 +175,13 @@ def _(op: ops.Gather, x: Array, index: Array) -> Array:
     axis = op.axis - len(shape_of(op.x.type))
     inside = np.clip(index, 0, x.shape[axis] - 1).astype(np.int64)
     return np.take_along_axis(x, inside, axis)
+
+
+@rule(ops.Histogram)
+def _(op: ops.Histogram, x: Array) -> Array:
+    rows = [row[(row >= 0) & (row < op.bins)] for row in x.reshape(-1, x.shape[-1])]
+    counts = [np.bincount(row.astype(np.int64), minlength=op.bins) for row in rows]
+    return np.array(counts, np.int32).reshape(*x.shape[:-1], op.bins)
 
 
 # -- dot --------------------------------------------------------------------------------------

@@ -37,4 +37,4 @@ def storage_of(array: Array) -> tuple[int, int]:
             start, end = span_of(np.frombuffer(owner, np.uint8))
         except (TypeError, ValueError):
             return low, high
-    return (min(low, start), max(high, end)) if array.size and end > start else (low, high)
+    return (min(low, start), max(high, end)) if end > start else (low, high)

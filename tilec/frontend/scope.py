@@ -138,7 +138,7 @@ def refuse_pointer(v: Visitor, node: ast.Attribute, base: Any) -> None:
 
 
 _NOT_YET = frozenset((  # Triton's names, of which the nearest spelling is no substitute
-    "dot_scaled histogram map_elementwise").split())
+    "dot_scaled map_elementwise").split())
 
 
 def _advise(base: str, name: str, owner: Any) -> str:

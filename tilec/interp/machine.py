@@ -296,6 +296,7 @@ def _none_if_clear(poison: Array | None) -> Array | None:
 _POISON: dict[type, Callable[..., Array | None]] = {
     ops.Select: _select, ops.Div: _divide, ops.Rem: _divide, ops.And: _logical, ops.Or: _logical,
     ops.Dot: _dot, ops.Gather: _gather,
+    ops.Histogram: lambda op, compute, data: np.asarray(data[0][1].any(-1, keepdims=True)),
 }
 _MAKES_POISON = (ops.Div, ops.Rem, ops.Gather)
 

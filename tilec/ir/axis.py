@@ -456,7 +456,8 @@ def _if(analysis: AxisAnalysis, op: ops.If, cond: AxisInfo) -> Sequence[AxisInfo
     return [join(a, b) for a, b in zip(*arms, strict=True)]
 
 
-@axis_rule(ops.While, ops.Combining, ops.Gather, ops.Elect, ops.WarpSpecialize, ops.WarpRole)
+@axis_rule(ops.While, ops.Combining, ops.Gather, ops.Histogram, ops.Elect, ops.WarpSpecialize,
+           ops.WarpRole)
 def _opaque(analysis: AxisAnalysis, op: Op, *_: AxisInfo) -> Sequence[AxisInfo]:
     for block in op.regions:
         analysis.run(block)

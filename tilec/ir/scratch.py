@@ -38,6 +38,8 @@ def scratch_bytes(op: Op) -> int:
         return move_scratch(src, dst)
     if isinstance(op, ops.Gather):
         return prod(shape_of(op.x.type)) * element_of(op.x.type).bytes
+    if isinstance(op, ops.Histogram):
+        return op.bins * element_of(op.result.type).bytes
     if isinstance(op, ops.Atomic):
         return atomic_scratch(op)
     if isinstance(op, ops.Dot):

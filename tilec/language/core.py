@@ -64,9 +64,11 @@ from tilec.language.math import (
     cdiv,
     ceil,
     cos,
+    div_rn,
     erf,
     exp,
     exp2,
+    fdiv,
     floor,
     fma,
     log,
@@ -74,6 +76,7 @@ from tilec.language.math import (
     rsqrt,
     sin,
     sqrt,
+    sqrt_rn,
     tanh,
     umulhi,
 )
@@ -89,7 +92,7 @@ from tilec.language.memory import (
     load,
     store,
 )
-from tilec.language.order import flip, gather
+from tilec.language.order import flip, gather, histogram
 from tilec.language.reduction import argmax, argmin, max, min, reduce, sum, xor_sum
 from tilec.language.scan import associative_scan, cumprod, cumsum
 from tilec.language.selection import PropagateNan, clamp, maximum, minimum, where
@@ -116,16 +119,17 @@ __all__ = [
     "atomic_xchg", "atomic_xor", "bfloat16", "bitonic_merge", "block_pointer", "block_type",
     "broadcast", "broadcast_to", "builtin", "cast", "cat", "cdiv", "ceil", "clamp", "condition",
     "const", "constexpr", "constexpr_function", "cos", "cumprod", "cumsum", "debug_barrier",
-    "device_assert", "device_print", "dot", "dtype", "erf", "exp", "exp2", "expand_dims", "flip",
-    "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "gather",
-    "inline_asm_elementwise", "int1", "int16", "int32", "int64", "int8", "interleave", "join",
-    "load", "load_tensor_descriptor", "log", "log2", "make_block_ptr", "make_tensor_descriptor",
-    "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum", "multiple_of",
-    "num_programs", "permute", "pi32_t", "pointer_type", "program_id", "range", "ravel", "reduce",
-    "reshape", "rsqrt", "sin", "sort", "split", "sqrt", "static_assert", "static_print",
-    "static_range", "store", "store_tensor_descriptor", "sum", "tanh", "tensor",
-    "tensor_descriptor", "to_tensor", "topk", "trans", "tuple", "uint16", "uint32", "uint64",
-    "uint8", "umulhi", "view", "void", "where", "xor_sum", "zeros", "zeros_like",
+    "device_assert", "device_print", "div_rn", "dot", "dtype", "erf", "exp", "exp2", "expand_dims",
+    "fdiv", "flip", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma",
+    "full", "gather", "histogram", "inline_asm_elementwise", "int1", "int16", "int32", "int64",
+    "int8", "interleave", "join", "load", "load_tensor_descriptor", "log", "log2", "make_block_ptr",
+    "make_tensor_descriptor", "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum",
+    "multiple_of", "num_programs", "permute", "pi32_t", "pointer_type", "program_id", "range",
+    "ravel", "reduce", "reshape", "rsqrt", "sin", "sort", "split", "sqrt", "sqrt_rn",
+    "static_assert", "static_print", "static_range", "store", "store_tensor_descriptor", "sum",
+    "tanh", "tensor", "tensor_descriptor", "to_tensor", "topk", "trans", "tuple", "uint16",
+    "uint32", "uint64", "uint8", "umulhi", "view", "void", "where", "xor_sum", "zeros",
+    "zeros_like",
 ]
 
 CONSTEXPR_0 = constexpr(0)  # Triton's own kernels, and copies of them, read it

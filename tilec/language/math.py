@@ -16,15 +16,18 @@ from tilec.language.literals import literal_dtype, to_float
 from tilec.language.semantic import (
     add,
     and_,
+    common_dtype,
     common_operands,
     emit,
     floordiv,
     mul,
     refuse_fp8,
     rshift,
+    truediv,
 )
 from tilec.language.values import (
     builtin,
+    const_value,
     constant,
     describe,
     is_number,
@@ -64,6 +67,7 @@ cos = _float_function("cos", ops.Cos, "Cosine of radians")
 tanh = _float_function("tanh", ops.Tanh, "Hyperbolic tangent")
 erf = _float_function("erf", ops.Erf, "Error function")
 sqrt = _float_function("sqrt", ops.Sqrt, "Square root, correctly rounded")
+sqrt_rn = _float_function("sqrt_rn", ops.Sqrt, "Square root, correctly rounded, as `sqrt` is")
 rsqrt = _float_function("rsqrt", ops.Rsqrt, "1 / square root")
 floor = _float_function("floor", ops.Floor, "Largest integer not above x, as a float")
 ceil = _float_function("ceil", ops.Ceil, "Smallest integer not below x, as a float")
@@ -90,6 +94,26 @@ def fma(x: Any, y: Any, z: Any) -> tensor:
                     "integers do not round: write x * y + z")
     refuse_fp8("tl.fma", a.dtype)
     return emit(ops.Fma(a.handle, b.handle, c.handle))
+
+
+@builtin
+def fdiv(x: Any, y: Any, ieee_rounding: Any = False) -> tensor:
+    """`x / y` of floats; with ieee_rounding as by `div_rn`."""
+    return _quotient("tl.fdiv", x, y, bool(const_value(ieee_rounding, "ieee_rounding of tl.fdiv")))
+
+
+@builtin
+def div_rn(x: Any, y: Any) -> tensor:
+    """`x / y` of floats, correctly rounded in float32, where `/` is within 2 ulp; float16 and
+    bfloat16 divide as float32."""
+    return _quotient("tl.div_rn", x, y, True)
+
+
+def _quotient(what: str, x: Any, y: Any, rounded: bool) -> tensor:
+    if not common_dtype("/", x, y).is_floating():
+        raise error(f"{what} takes floats, found {describe(x)} and {describe(y)}",
+                    "convert one first, as by `.to(tl.float32)`, or divide by `/` or `//`")
+    return truediv(x, y, rounded)
 
 
 @builtin
@@ -135,8 +159,8 @@ def cdiv(x: Any, div: Any) -> Any:
 
 cdiv.__tilec_builtin__ = True  # type: ignore[attr-defined]
 
-__all__ = ["abs", "cdiv", "ceil", "cos", "erf", "exp", "exp2", "floor", "fma",
-           "log", "log2", "rsqrt", "sin", "sqrt", "tanh", "umulhi"]
+__all__ = ["abs", "cdiv", "ceil", "cos", "div_rn", "erf", "exp", "exp2", "fdiv", "floor", "fma",
+           "log", "log2", "rsqrt", "sin", "sqrt", "sqrt_rn", "tanh", "umulhi"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,15 +1,18 @@
-"""Functions that put the elements of tiles in another order."""
+"""Functions that put the elements of tiles in another order, or count them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tilec.ir import ops
+from tilec.language import dtypes as dt
+from tilec.language.casting import convert
 from tilec.language.context import error
 from tilec.language.reduction import indices
+from tilec.language.selection import where
 from tilec.language.semantic import emit, sub
 from tilec.language.shape import require_tile, wrap_axis
-from tilec.language.values import builtin, const_value, describe, method, tensor
+from tilec.language.values import builtin, const_int, const_value, describe, method, tensor
 
 
 @method("gather")
@@ -34,6 +37,27 @@ def gather(src: Any, index: Any, axis: Any) -> tensor:
 
 def _others(x: tensor, axis: int) -> tuple[int, ...]:
     return x.shape[:axis] + x.shape[axis + 1:]
+
+
+@method("histogram")
+@builtin
+def histogram(input: Any, num_bins: Any, mask: Any = None) -> tensor:
+    """How many elements of a tile of one dimension are 0, 1, ..., num_bins - 1: int32[num_bins].
+
+    input: integers, of which others count nowhere; mask: those with a false one do not either.
+    """
+    x, bins = require_tile(input, "tl.histogram"), const_int(num_bins, "num_bins")
+    if not x.dtype.is_int() or x.rank != 1:
+        raise error(f"tl.histogram takes integers in one dimension, found {x}",
+                    "cast them, as by `.to(tl.int32)`; tl.ravel(x) has one dimension")
+    if not 0 < bins <= ops.MAX_ELEMENTS:
+        raise error(f"tl.histogram: num_bins is {bins}, expected 1 to {ops.MAX_ELEMENTS}",
+                    "count in several passes")
+    if mask is not None:
+        x = convert(x, dt.int32) if x.dtype.primitive_bitwidth < 32 else x
+        none = -1 if x.dtype.is_int_signed() else (1 << x.dtype.primitive_bitwidth) - 1
+        x = where(mask, x, none)
+    return emit(ops.Histogram(x.handle, bins=bins))
 
 
 def dimension(dim: Any, x: tensor, what: str) -> int:

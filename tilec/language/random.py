@@ -23,8 +23,10 @@ LEAST_UNIFORM = values.constexpr(1e-7)  # the logarithm of less would be too lar
 @function
 def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds):
     """`n_rounds` rounds of Philox on a counter of four words under a key of two, all uint32 or all
-    uint64: four words."""
+    uint64: four words, of the shape that all of these broadcast to."""
     bits: values.constexpr = c0.dtype.primitive_bitwidth
+    none = (c0 ^ c1 ^ c2 ^ c3 ^ k0 ^ k1) * 0
+    c0, c1, c2, c3 = c0 ^ none, c1 ^ none, c2 ^ none, c3 ^ none
     for _ in static_range(n_rounds):
         a, b = FACTORS[bits]
         high0, high2 = math.umulhi(c0, a), math.umulhi(c2, b)

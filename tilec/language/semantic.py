@@ -160,13 +160,15 @@ def _move(pointer: tensor, offset: Any, symbol: str) -> tensor:
     return emit(ops.AddPtr(spread(pointer, shape).handle, spread(offset, shape).handle))
 
 
-def truediv(lhs: Any, rhs: Any) -> tensor:
-    """`lhs / rhs`; integers divide as float32, float16 and bfloat16 too."""
+def truediv(lhs: Any, rhs: Any, rounded: bool = False) -> tensor:
+    """`lhs / rhs`; integers divide as float32, float16 and bfloat16 too. rounded: correctly in
+    float32, too."""
     t = common_dtype("/", lhs, rhs)
     refuse_fp8("/", t)
     shape = common_shape("`/`", *shapes_of((lhs, rhs)))
     t = dt.float32 if t.is_int() else t
-    return emit(ops.Div(coerce(lhs, t, shape).handle, coerce(rhs, t, shape).handle))
+    a, b = coerce(lhs, t, shape), coerce(rhs, t, shape)
+    return emit(ops.Div(a.handle, b.handle, rounded=rounded and t == dt.float32))
 
 
 def floordiv(lhs: Any, rhs: Any) -> tensor:

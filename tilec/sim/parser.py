@@ -1,12 +1,12 @@
-"""Reads PTX text into a Module. One pass over statements; operands are parsed once per spelling."""
+"""Reads PTX text into a Module. One pass over statements."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 
 from tilec.sim.errors import SimError
+from tilec.sim.operands import modifiers, parse_operand, parse_operands
 from tilec.sim.ptx import (
     MINORS,
     TARGETS,
@@ -24,7 +24,6 @@ from tilec.sim.ptx import (
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"", re.S)
 _FOREIGN = re.compile(r"\"[^\"\n]*\"|([^\x00-\x7f])")
 _SECTION = re.compile(r"\.section\s+\.debug_\w+\s*\{")
-_NAME = re.compile(r"[A-Za-z_$%][\w$]*(?:\.[xyzw])?")
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _INSTR = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-z][\w]*)((?:[.:][\w:]+)*)\s*(.*)\Z", re.S)
 _LINE_DIRECTIVE = re.compile(r"\.(loc|file)\b([^\n]*)")
@@ -37,7 +36,6 @@ _DIRECTIVES = re.compile(
     r"|\.pragma\s+\"[^\"]*\"\s*;?\s*)*")
 _QUALIFIERS = frozenset("ptr global const shared local attribute align v2 v4".split())
 _MAX_BYTES = 1 << 26  # of a variable
-_MAX_NESTING = 64  # brackets and signs in one instruction's operands
 _REG = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*(?:<(\d{1,9})>)?\s*")
 _HEADER = re.compile(
     r"(?P<quals>(?:\.(?:visible|extern|weak|common)\s+)?)\.(?P<kind>entry|func)\b\s*"
@@ -49,9 +47,7 @@ _VARIABLE = re.compile(
     r"\s+(?P<name>[A-Za-z_$%][\w$]*)\s*(?:<(?P<range>\d+)>)?(?P<dims>(?:\s*\[\d*\])*)\s*(?:=\s*(?P<init>.*))?\Z",
     re.S,
 )
-_ADDRESS = re.compile(r"\[\s*([\w$%.]+)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*(.*?)\s*)?\]\Z", re.S)
 _PRAGMA = re.compile(r"\.pragma\s+\"[^\"]*\"\s*")
-_INT = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?\Z")
 
 
 def parse(text: str) -> Module:
@@ -288,10 +284,10 @@ class _Reader:
                 raise self.fail(f"not an instruction: '{text.strip()};'", start)
             negated, guard, op, mods, rest = match.groups()
             try:
-                operands = _operands(rest.strip())
+                operands = parse_operands(rest.strip())
             except ValueError as error:
                 raise self.fail(str(error), start) from None
-            kernel.instrs.append(Instr(self.line_at(start), text + ";", op, _modifiers(mods),
+            kernel.instrs.append(Instr(self.line_at(start), text + ";", op, modifiers(mods),
                                        operands, scope, guard, bool(negated), self.loc,
                                        self.column_at(start)))
 
@@ -373,7 +369,7 @@ class _Reader:
             if item.startswith("generic("):
                 item = item[8:].replace(")", "", 1)
             try:
-                operand = _operand(item) if item else None
+                operand = parse_operand(item) if item else None
             except ValueError as error:
                 raise self.fail(str(error), pos) from None
             if operand is None:
@@ -407,97 +403,6 @@ def _blank(match: re.Match[str]) -> str:
     """Comments become white space, which keeps lines and columns; strings stay."""
     text = match.group()
     return text if text[0] == '"' else re.sub(r"[^\n]", " ", text)
-
-
-@lru_cache(maxsize=4096)
-def _modifiers(text: str) -> tuple[str, ...]:
-    return tuple(text[1:].split(".")) if text else ()
-
-
-@lru_cache(maxsize=65536)
-def _operands(text: str) -> tuple[Operand, ...]:
-    if sum(map(text.count, "{(!")) > _MAX_NESTING:
-        raise ValueError("operands are nested too deep")
-    return tuple(_operand(part) for part in _split(text)) if text else ()
-
-
-def _split(text: str) -> list[str]:
-    """Split at the commas that stand outside brackets."""
-    if "{" not in text and "[" not in text and "(" not in text:
-        return [part.strip() for part in text.split(",")]
-    parts, depth, start = [], 0, 0
-    for i, char in enumerate(text):
-        if char in "{[(":
-            depth += 1
-        elif char in "}])":
-            depth -= 1
-        elif char == "," and depth == 0:
-            parts.append(text[start:i].strip())
-            start = i + 1
-    parts.append(text[start:].strip())
-    return parts
-
-
-@lru_cache(maxsize=65536)
-def _operand(text: str) -> Operand:
-    """Parse one operand; ValueError where it has no meaning."""
-    if not text:
-        raise ValueError("an operand is missing")
-    first = text[0]
-    if first in "{(" and text[-1] != {"{": "}", "(": ")"}[first]:
-        raise ValueError(f"'{text}' is not closed")
-    if first == "{":
-        return Operand("vec", items=_operands(text[1:-1].strip()))
-    if first == "(":
-        return Operand("list", items=_operands(text[1:-1].strip()))
-    if first == "[":
-        match = _ADDRESS.match(text)
-        if match is None:
-            raise ValueError(f"not an address: '{text}'")
-        base, offset, extra = match.groups()
-        items = (_operand(base), *(_operands(extra) if extra else ()))
-        return Operand("addr", value=_integer(offset) if offset else 0, items=items)
-    if text == "_":
-        return Operand("sink")
-    if first == "!":
-        return _operand(text[1:].strip())._replace(negated=True)
-    if "|" in text:
-        left, right = text.split("|")
-        return Operand("pair", items=(_operand(left.strip()), _operand(right.strip())))
-    if text[:2] in ("0f", "0F") and len(text) == 10:
-        return Operand("f32", value=int(text[2:], 16))
-    if text[:2] in ("0d", "0D") and len(text) == 18:
-        return Operand("f64", value=int(text[2:], 16))
-    if first.isdigit() or first == "-":
-        return _literal(text)
-    if first == '"':
-        return Operand("str", text[1:-1])
-    if "+" in text:
-        name, offset = text.split("+")
-        return Operand("sym", name.strip(), _integer(offset.strip()))
-    if not _NAME.fullmatch(text):
-        raise ValueError(f"not an operand: '{text}'")
-    return Operand("reg", text)
-
-
-def _literal(text: str) -> Operand:
-    if _INT.match(text):
-        return Operand("imm", value=_integer(text))
-    try:
-        return Operand("float", name=repr(float(text)))
-    except ValueError:
-        raise ValueError(f"not a constant: '{text}'") from None
-
-
-def _integer(text: str) -> int:
-    """A PTX integer: decimal, 0x, 0b or 0 for octal, with an optional U."""
-    if not _INT.match(text):
-        raise ValueError(f"not an integer: '{text}'")
-    text = text.rstrip("U")
-    sign, digits = (-1, text[1:]) if text[0] == "-" else (1, text)
-    if len(digits) > 1 and digits[0] == "0" and digits[1].isdigit():
-        return sign * int(digits, 8)
-    return sign * int(digits, 0)
 
 
 def shared_variables(module: Module, kernel: Kernel) -> list[Variable]:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _FIRST = 512  # jumps before the first look
-_LEAST = 32  # states that one look compares, and one more for each _SHARE jumps before
-_SHARE = 64
+_LEAST = 64  # states that one look compares, and one more for each _SHARE jumps before
+_SHARE = 256
 
 
 class Spins:

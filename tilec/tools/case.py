@@ -36,11 +36,13 @@ class Case:
     tolerance: Tolerance = Tolerance(ULPS)
 
     def run(self, content: Module | str, shared: int = 0) -> list[Any]:
-        """The arguments after a run of a module or of PTX; what it prints is dropped."""
+        """The arguments after a run of a module or of PTX; what it prints is dropped, and notes,
+        which no author can act on where inputs are made."""
         mine = self.inputs.copied()
         with contextlib.redirect_stdout(io.StringIO()):
             name = self.func if isinstance(content, Module) else self.func and symbol(self.func)
-            execute(content, name, mine, self.inputs.grid, seed=self.inputs.seed, shared=shared)
+            execute(content, name, mine, self.inputs.grid, seed=self.inputs.seed, shared=shared,
+                    notes=False)
         return mine
 
     def change(self, want: list[Any], content: Module | str, shared: int = 0

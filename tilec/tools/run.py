@@ -141,13 +141,15 @@ def typed(func: Func, args: Sequence[Any]) -> list[Any]:
 
 
 def execute(content: Module | str, func: str, arrays: Sequence[Any], grid: tuple[int, int, int], *,
-            seed: int | None = None, threads: int | None = None, shared: int = 0) -> None:
-    """Run a module, or PTX, on `arrays`, in place. Raises TilecError."""
+            seed: int | None = None, threads: int | None = None, shared: int = 0,
+            notes: bool = True) -> None:
+    """Run a module, or PTX, on `arrays`, in place; `notes` says whether the interpreter makes some.
+    Raises TilecError."""
     if isinstance(content, Module):
         name = pick(func, [f.name for f in content.funcs])
         made = recipes(next(f for f in content.funcs if f.name == name))
         maps = [maker.on_host(arrays, grid) for maker in makers(made)]
-        interpret(content, name, [*arrays, *maps], grid, seed)
+        interpret(content, name, [*arrays, *maps], grid, seed, notes=notes)
     else:
         parsed = sim.parse(content)
         maps = [maker.in_simulator(arrays, grid) for maker in makers(of_text(content))]

@@ -221,10 +221,12 @@ SPELLINGS: dict[type[Op], Callable[[_Speller, Any, Sequence[str]], str]] = {
     ops.ExpandDims: lambda s, op, n: f"tl.expand_dims({n[0]}, {op.axis})",
     ops.Reshape: lambda s, op, n: f"tl.reshape({n[0]}, {_shape(op.result.type)})",
     ops.Gather: lambda s, op, n: f"tl.gather({n[0]}, {n[1]}, {op.axis})",
+    ops.Histogram: lambda s, op, n: f"tl.histogram({n[0]}, {op.bins})",
     ops.Trans: lambda s, op, n: f"tl.permute({n[0]}, {op.order})",
     ops.Join: lambda s, op, n: f"tl.join({n[0]}, {n[1]})",
     ops.Split: lambda s, op, n: f"tl.split({n[0]})[{op.index}]",
-    ops.Div: lambda s, op, n: f"{n[0]} {'/' if _is_float(op) else '//'} {n[1]}",
+    ops.Div: lambda s, op, n: f"tl.div_rn({n[0]}, {n[1]})" if op.rounded else
+                              f"{n[0]} {'/' if _is_float(op) else '//'} {n[1]}",
     ops.Cmp: lambda s, op, n: f"{n[0]} {COMPARED[op.predicate]} {n[1]}",
     ops.Minimum: lambda s, op, n: f"tl.minimum({n[0]}, {n[1]}, {op.propagate_nan})",
     ops.Maximum: lambda s, op, n: f"tl.maximum({n[0]}, {n[1]}, {op.propagate_nan})",

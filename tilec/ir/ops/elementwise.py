@@ -74,7 +74,9 @@ class Mul(Binary, name="tile.mul", commutative=True):
 
 
 class Div(Binary, name="tile.div"):
-    """Quotient; integers truncate toward zero."""
+    """Quotient; integers truncate toward zero. rounded: one of f32 is rounded correctly, too."""
+
+    rounded: bool = attr(bool, False)
 
 
 class Rem(Binary, name="tile.rem"):

@@ -227,6 +227,20 @@ class Gather(ScratchOp, name="tile.gather"):
         return (Tensor(index.shape, t.element, index.layout),)
 
 
+class Histogram(ScratchOp, name="tile.histogram"):
+    """How many elements of a tile of rank 1 are 0, 1, ..., bins - 1; others are not counted."""
+
+    x: Value = operand()
+    bins: int = attr(int, least=1, most=MAX_ELEMENTS)
+
+    def infer(self) -> Sequence[Type]:
+        t = self.x.type
+        if not isinstance(t, Tensor) or t.rank != 1 or not isinstance(t.element, Scalar) or \
+                t.element.is_float:
+            raise self.fail(f"operand is {t}, expected integers in a tile of rank 1")
+        return (Tensor((self.bins,), i32),)
+
+
 class Combining(ScratchOp):
     """Base of ops that combine the elements of tiles of one shape along `axis`. The region takes
     the values so far, then the next ones, one scalar per operand each, and yields the combined

@@ -39,7 +39,7 @@ sin = fast_sinf = math.sin
 cos = fast_cosf = math.cos
 tanh = fast_tanhf = math.tanh
 erf, floor, ceil, fma, rsqrt = math.erf, math.floor, math.ceil, math.fma, math.rsqrt
-sqrt = sqrt_rn = math.sqrt
+sqrt, sqrt_rn, div_rn = math.sqrt, math.sqrt_rn, math.div_rn
 fmin = min = minimum
 fmax = max = maximum
 
@@ -277,13 +277,6 @@ def fmod(x, y):
 def fast_dividef(x, y):
     """x / y."""
     return x / y
-
-
-@function
-def div_rn(x, y):
-    """x / y, correctly rounded."""
-    t = (x + y).dtype
-    return (cast(x, float64) / cast(y, float64)).to(t)
 
 
 # -- exponents and logarithms ---------------------------------------------------------------------

@@ -51,7 +51,7 @@ def _store(op: ops.Store) -> Needs:
 
 @needs_rule(ops.Splat, ops.Constant, ops.Arange, ops.ProgramId, ops.NumPrograms, ops.ConvertLayout,
             ops.Assert, ops.Assume, ops.Print, ops.Breakpoint, ops.Barrier, ops.AllocShared,
-            ops.GridDependencyWait, ops.GridDependencyLaunch,
+            ops.GridDependencyWait, ops.GridDependencyLaunch, ops.Histogram,
             ops.MemdescIndex, ops.MemdescTrans, ops.SharedLoad, ops.SharedStore, ops.AsyncCommit,
             ops.AsyncWait, ops.Return, ops.WarpgroupBarrier, ops.NamedBarrier, ops.Elect,
             ops.MbarrierInit,
