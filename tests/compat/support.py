@@ -49,7 +49,8 @@ def check(ours, formula, *inputs, rtol=2e-5, atol=2e-5, norm=None):
     seeds = [torch.randn(w.shape, generator=generator) for _, w in both]
     if not both:
         return
-    torch.autograd.backward([g for g, _ in both], [s.to(g.dtype) for s, (g, _) in zip(seeds, both)])
+    torch.autograd.backward([g for g, _ in both], [
+        s.to(g.dtype, copy=True) for s, (g, _) in zip(seeds, both)])
     torch.autograd.backward([w for _, w in both], [s.double() for s in seeds])
     for k, (g, w) in enumerate(zip(left, right)):
         if isinstance(w, torch.Tensor) and w.grad is not None:

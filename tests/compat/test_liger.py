@@ -196,7 +196,7 @@ def fused_moe(ops, t):
     return (lambda x, gate_up, down, weights: ops.LigerFusedMoEFunction.apply(
                 x, gate_up, down, index, weights), formula, t.normal(13, 32),
             t.normal(experts, 48, 32, scale=0.3), t.normal(experts, 32, 24, scale=0.3),
-            t.uniform(13, top), {"rtol": 1e-4, "atol": 1e-4})
+            t.uniform(13, top), TF32)
 
 
 # -- attention ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 
 import tilec
 from tests.runtime.support import from_text
+from tilec.compat.names import MODULES
 from tilec.errors import CompilationError
 
 SCRIPT = """
@@ -35,13 +36,8 @@ print(__name__, sys.argv[1:], x.tolist(), os.environ["TILEC_STRICT"])
 PRINTED = "__main__ ['-a', 'b'] [10.0, 12.0, 14.0, 16.0, 18.0] "
 
 
-@pytest.fixture
-def modules():
-    return importlib.import_module("tilec.compat.triton").MODULES
-
-
-def test_every_module_and_name_is_found(triton, modules):
-    for name in modules:
+def test_every_module_and_name_is_found(triton):
+    for name in MODULES:
         module = importlib.import_module(name)
         assert isinstance(module, types.ModuleType) and module.__name__ == name
         assert importlib.util.find_spec(name).name == name
@@ -70,6 +66,9 @@ def test_triton_is_reached_through_its_attributes(triton):
     assert triton.runtime.driver.active.get_current_target().warp_size == 32
     assert triton.testing.do_bench is tilec.testing.do_bench
     assert triton.language.extra.libdevice.exp is tilec.language.exp
+    assert triton.language.standard.sort is tilec.language.sort
+    assert triton.language.math.max is tilec.language.max  # in Triton some of its kernels say so
+    assert triton.backends.backends == {}
 
 
 def test_versions_compare(triton):
@@ -134,8 +133,10 @@ def test_a_module_runs_and_the_flag_says_otherwise(tmp_path):
 @pytest.mark.parametrize("arguments, said", [
     ((), "usage: python -m tilec.compat.triton (SCRIPT | -m MODULE) [ARGUMENT ...]"),
     (("-m",), "usage: python -m tilec.compat.triton (SCRIPT | -m MODULE) [ARGUMENT ...]"),
-    (("nowhere.py",), "tilec.compat.triton: there is no file nowhere.py"),
-    (("-m", "nowhere.inner"), "tilec.compat.triton: there is no module `nowhere.inner`")])
+    (("nowhere.py",), "tilec.compat.triton: there is no script nowhere.py"),
+    ((".",), "tilec.compat.triton: there is no script ."),
+    (("-m", "json"), "tilec.compat.triton: there is no module `json` to run"),
+    (("-m", "nowhere.inner"), "tilec.compat.triton: there is no module `nowhere.inner` to run")])
 def test_what_cannot_run_is_said_in_a_line(tmp_path, arguments, said):
     done = run(*arguments, cwd=tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("", said + "\n", 2)

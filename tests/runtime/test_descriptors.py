@@ -41,6 +41,15 @@ def test_key_and_values():
     assert text == "(*fp16:16, (i32, i32), (i64:16), =blocks of [4, 8] padded with zero)"
 
 
+def test_parameters_have_tritons_names():
+    x = np.zeros((6, 48), np.float16)
+    by_name = tilec.TensorDescriptor.from_tensor(tensor=x, block_shape=[4, 8], padding="nan")
+    again = tilec.TensorDescriptor(base=x, shape=[6, 48], strides=[48, 1], block_shape=[4, 8],
+                                   padding="nan")
+    assert by_name.base is again.base is x
+    assert by_name.read() == again.read() == describe(x, padding="nan").read()
+
+
 def test_launch_on_a_gpu(monkeypatch):
     launches, memory = Launches(monkeypatch), Memory(monkeypatch)
     x = memory.array(np.zeros((8, 64), np.float32), strides=(320, 4))

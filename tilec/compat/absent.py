@@ -13,3 +13,4 @@ class _Absent:
 
 
 float8e4b8, float8e5b16 = _Absent("float8e4b8"), _Absent("float8e5b16")  # of AMD's GPUs
+backends: dict[str, object] = {}  # those that are plugged in

@@ -17,64 +17,12 @@ import os
 import runpy
 import sys
 import types
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-VERSION = "3.6.0"  # of the Triton whose names these are
+from tilec.compat.names import MODULES, VERSION
+
 _MISSING = "docs/from-triton.md lists what is missing"
-
-
-class _Names(NamedTuple):
-    """What one of Triton's modules holds: all public names of one of tilec's modules, and others,
-    each with the module that has it, as "module" or "module:name there"."""
-
-    module: str = ""
-    others: Mapping[str, str] = {}
-
-
-def _of(module: str, *names: str) -> dict[str, str]:
-    return dict.fromkeys(names, module)
-
-
-_TUNING = {**_of("tilec.runtime.tuner", "Autotuner", "Config", "autotune"),
-           **_of("tilec.runtime.heuristics", "Heuristics", "heuristics")}
-_JIT = {**_of("tilec.runtime.jit", "JITFunction", "jit"),
-        **_of("tilec.runtime.interface", "KernelInterface")}
-_ERRORS = {**_of("tilec.errors", "CompilationError", "OutOfResources"),
-           "TritonError": "tilec.errors:TilecError"}
-_ABSENT = _of("tilec.compat.absent", "float8e4b8", "float8e5b16")
-_COMPILED = _of("tilec.runtime.kernel", "CompiledKernel")
-
-MODULES = {
-    "triton": _Names(others={
-        **_TUNING, **_JIT, **_ERRORS, **_of("tilec.runtime.aot", "cdiv", "next_power_of_2"),
-        **_of("tilec.runtime.driver", "set_allocator")}),
-    "triton.backends": _Names(),
-    "triton.backends.compiler": _Names(others=_of("tilec.runtime.interface", "GPUTarget")),
-    "triton.compiler": _Names(others={**_ERRORS, **_COMPILED}),
-    "triton.compiler.compiler": _Names(others={
-        **_COMPILED, "triton_key": "tilec.runtime.fingerprint:source_fingerprint"}),
-    "triton.compiler.errors": _Names(others=_ERRORS),
-    "triton.language": _Names("tilec.language", _ABSENT),
-    "triton.language.core": _Names("tilec.language.core", _ABSENT),
-    "triton.language.extra": _Names("tilec.language.extra"),
-    "triton.language.extra.cuda": _Names("tilec.language.extra.cuda"),
-    "triton.language.extra.cuda.libdevice": _Names("tilec.language.math"),
-    "triton.language.extra.libdevice": _Names("tilec.language.math"),
-    "triton.language.math": _Names("tilec.language.math"),
-    "triton.language.standard": _Names("tilec.language.standard"),
-    "triton.runtime": _Names(others={**_TUNING, **_JIT, **_ERRORS}),
-    "triton.runtime.autotuner": _Names(others={**_TUNING, **_ERRORS}),
-    "triton.runtime.cache": _Names(others={
-        "triton_key": "tilec.runtime.fingerprint:source_fingerprint"}),
-    "triton.runtime.driver": _Names(others=_of("tilec.runtime.driver", "active")),
-    "triton.runtime.errors": _Names(others=_ERRORS),
-    "triton.runtime.jit": _Names(others=_JIT),
-    "triton.testing": _Names("tilec.testing"),
-    "triton.tools": _Names(),
-    "triton.tools.tensor_descriptor": _Names(
-        others=_of("tilec.runtime.descriptors", "TensorDescriptor")),
-}
 
 
 class _Module(types.ModuleType):
@@ -85,14 +33,14 @@ class _Module(types.ModuleType):
         self.__version__ = VERSION
 
     def __getattr__(self, name: str) -> Any:
-        inner = f"{self.__name__}.{name}"
-        where = MODULES[self.__name__].others.get(name)
+        inner, names = f"{self.__name__}.{name}", MODULES[self.__name__]
         if inner in MODULES:
             return importlib.import_module(inner)  # which sets the attribute
-        if where is None:
+        module, _, attribute = names.others.get(name, names.module).partition(":")
+        found = getattr(importlib.import_module(module), attribute or name, None) \
+            if module and not name.startswith("__") else None
+        if found is None:
             raise AttributeError(f"tilec has no `{inner}`; {_MISSING}", name=name, obj=self)
-        module, _, attribute = where.partition(":")
-        found = getattr(importlib.import_module(module), attribute or name)
         setattr(self, name, found)
         return found
 
@@ -150,11 +98,11 @@ def main() -> None:
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         if _absent(arguments[1]):
-            _stop(f"tilec.compat.triton: there is no module `{arguments[1]}`")
+            _stop(f"tilec.compat.triton: there is no module `{arguments[1]}` to run")
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         return
-    if not os.path.exists(arguments[0]):
-        _stop(f"tilec.compat.triton: there is no file {arguments[0]}")
+    if not any(map(os.path.isfile, (arguments[0], os.path.join(arguments[0], "__main__.py")))):
+        _stop(f"tilec.compat.triton: there is no script {arguments[0]}")
     sys.argv = arguments
     sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))  # as Python has it for a script
     runpy.run_path(arguments[0], run_name="__main__")
@@ -162,9 +110,14 @@ def main() -> None:
 
 def _absent(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is None
-    except ModuleNotFoundError:  # a package of which it would be a part
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{module}.__main__")
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not f"{module}.".startswith(f"{problem.name}."):
+            raise  # it is there, and imports what is not
         return True
+    return spec is None
 
 
 def _stop(line: str) -> None:
