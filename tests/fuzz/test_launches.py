@@ -27,14 +27,14 @@ GOOD.arguments |= {name: f"({GOOD.arguments[name]}).astype(np.int32)" for name i
 
 def test_a_wrong_result_is_seen(monkeypatch):
     assert outcome(GOOD) == ("ran", "")
-    real = launches.combine.run
+    real = launches.combine.launch
 
     def off(grid, /, *args, **kwargs):
         kernel = real(grid, *args, **kwargs)
         kwargs["out"][3] += 1
         return kernel
 
-    monkeypatch.setattr(launches.combine, "run", off)
+    monkeypatch.setattr(launches.combine, "launch", off)
     kind, text = outcome(GOOD)
     assert kind == "wrong result" and "expected [ 6.  7.  8.  9. 10.  6.  7.  8.]" in text
 
@@ -46,7 +46,7 @@ def test_faults_are_seen(monkeypatch, error, kind):
     def fail(grid, /, *args, **kwargs):
         raise error
 
-    monkeypatch.setattr(launches.combine, "run", fail)
+    monkeypatch.setattr(launches.combine, "launch", fail)
     assert outcome(GOOD)[0] == kind
 
 

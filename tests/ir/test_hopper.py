@@ -120,7 +120,7 @@ def test_text_gets_help_with_the_names_of_the_ir():
     ("tensormap<1x64x64xbf16", "tensormap<1x64x64xptr<bf16>", "a tensormap cannot hold ptr"),
     (STORE, "gpu.tma_store(%half, %a0, %x, %x) {parts = 2}", "there are 1 warpgroups"),
     (STORE, STORE + " {parts = 0}", "attribute `parts` is 0, expected int from 1"),
-    ('{reduce = "add"}', '{reduce = "max"}', "reduce"),
+    ('{reduce = "add"}', '{reduce = "xchg"}', "reduce"),
     ("{pending = 1, read = true}", "{pending = -1}", "attribute `pending` is -1"),
     # wgmma
     (FIRST, "%r0 = gpu.wgmma(%acc, %b, %acc)", "cannot multiply"),

@@ -51,7 +51,7 @@ def runs(args, want, wgmma=True, levels=LEVELS, **options):
     """Run and compare; whether wgmma multiplies is asserted, too."""
     kernel = product.warmup(*args, grid=(1,), **(OPTIONS | options))
     assert ("wgmma.mma_async" in kernel.asm["ptx"]) == wgmma
-    c = args[2].array
+    c = args[2].base
     for level in levels:
         c[...] = 7
         kernel.run(args, 1, level=level)
@@ -68,9 +68,9 @@ def test_a_loop_that_is_none(trips, rng):
     kernel = fixed.warmup(*args, K=64 * trips, grid=(1,), **OPTIONS)
     assert "cp.async.bulk" not in kernel.asm["ptx"]
     for level in LEVELS:
-        args[2].array[...] = 7
+        args[2].base[...] = 7
         kernel.run([*args, 64 * trips], 1, level=level)
-        np.testing.assert_array_equal(args[2].array, want * trips)
+        np.testing.assert_array_equal(args[2].base, want * trips)
 
 
 @tilec.jit
@@ -109,7 +109,7 @@ def test_elements_of_odd_types_are_stored(dtype, rng):
 
 def test_tensors_that_end_past_their_array(rng):
     args, _ = operands(rng)
-    args[0] = tilec.TensorDescriptor(args[0].array, (1 << 20, 64), (64, 1), (64, 32))
+    args[0] = tilec.TensorDescriptor(args[0].base, (1 << 20, 64), (64, 1), (64, 32))
     kernel = product.warmup(*args, 64, 1, False, False, grid=(1,), **OPTIONS)
     for level in LEVELS:
         with pytest.raises((LaunchError, InterpreterError), match="and ends 67104768 past it"):
@@ -119,8 +119,8 @@ def test_tensors_that_end_past_their_array(rng):
 def test_strides_that_tma_has_not(rng):
     """Every row is the first one."""
     args, _ = operands(rng)
-    a, b, _ = (d.array.astype(np.float32) for d in args)
-    args[0] = tilec.TensorDescriptor(args[0].array, (64, 64), (0, 1), (64, 32))
+    a, b, _ = (d.base.astype(np.float32) for d in args)
+    args[0] = tilec.TensorDescriptor(args[0].base, (64, 64), (0, 1), (64, 32))
     runs([*args, 64, 1, False, False], np.broadcast_to(a[0] @ b, (64, 64)), False)
 
 
@@ -136,7 +136,7 @@ def test_empty_tensors(rng):
         with pytest.raises(LaunchError, match=r"argument `a` .*extents from 1"):
             kernel.run([*args, 64, 1, False, False], 1, level=level)
         kernel.run([*args, 64, 1, False, False], 0, level=level)
-    assert (args[2].array == 7).all()
+    assert (args[2].base == 7).all()
 
 
 @tilec.jit
@@ -152,11 +152,11 @@ def measured(a, b, p, rows, K):
 def test_extents_from_floats(rng):
     (a, b, c), want = operands(rng)
     want[40:] = 7
-    kernel = measured.warmup(a, b, c.array, 40.75, 64, grid=(1,), **OPTIONS)
+    kernel = measured.warmup(a, b, c.base, 40.75, 64, grid=(1,), **OPTIONS)
     for level in LEVELS:
-        c.array[...] = 7
-        kernel.run([a, b, c.array, 40.75, 64], 1, level=level)
-        np.testing.assert_array_equal(c.array, want)
+        c.base[...] = 7
+        kernel.run([a, b, c.base, 40.75, 64], 1, level=level)
+        np.testing.assert_array_equal(c.base, want)
 
 
 @tilec.jit
@@ -174,13 +174,13 @@ def handed(a, b, c, ready, tiles, K, HELD: tl.constexpr):
 @pytest.mark.parametrize("held", [True, False])
 def test_no_copy_starts_before_an_acquire(held, rng):
     (a, b, c), want = operands(rng, (128, 64, 32))
-    a, c = describe(a.array, [64, 32]), describe(c.array, [64, 64])
+    a, c = describe(a.base, [64, 32]), describe(c.base, [64, 64])
     args = [a, b, c, np.zeros(1, np.int32), 2, 64, held]
     kernel = handed.warmup(*args, grid=(1,), **OPTIONS)
     before = kernel.asm["gpu"].partition("scf.for")[0]
     outer = kernel.asm["gpu"].partition("scf.for")[2].partition("scf.for")[0]
     assert ("gpu.tma_load" in before) != held and ("gpu.tma_load" in outer) == held
     for level in LEVELS:
-        c.array[...] = 7
+        c.base[...] = 7
         kernel.run(args, 1, level=level)
-        np.testing.assert_array_equal(c.array, want)
+        np.testing.assert_array_equal(c.base, want)

@@ -327,7 +327,7 @@ def flat(args: list[Any]) -> list[Any]:
     out: list[Any] = []
     for x in args:
         if isinstance(x, tilec.TensorDescriptor):
-            out += [x.array, *x.shape, *x.strides[:-1]]
+            out += [x.base, *x.shape, *x.strides[:-1]]
         else:
             out.append(x)
     return out

@@ -117,7 +117,7 @@ def test_what_is_dropped_is_missed(rng) -> None:
     """Waits, arrivals and copies of both roles, each left out in turn, where the loop inside has
     rounds with a mask and without, or none."""
     made, args, out, want = linear_case(rng, 192, 112, 0, 112, 2, roles=True)
-    start, whole, silent, tried = args[3].array, parse(made.asm["lowered"]), [], 0
+    start, whole, silent, tried = args[3].base, parse(made.asm["lowered"]), [], 0
     for cls in (ops.MbarrierWait, ops.MbarrierArrive, ops.MbarrierExpect, ops.MbarrierInit,
                 ops.TmaLoad):
         for index in range(len(all_of(whole, cls))):

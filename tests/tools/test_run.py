@@ -168,7 +168,7 @@ def test_errors_of_files(files, tmp_path, capsys):
     assert "LLVM IR, line" in error("a.ll", files["llir"].read_text().replace("ret void", "rt"))
     ptx = files["ptx"].read_text()
     assert "a.ptx" in error("a.ptx", ptx.replace("fma.rn.f32", "fma.rn.f31"))
-    assert "no kernel ``; the file has none" in error("b.ptx", ptx.partition(".visible")[0])
+    assert "no kernel; the file has none" in error("b.ptx", ptx.partition(".visible")[0])
 
 
 def test_an_access_out_of_bounds_is_reported(files, capsys):
