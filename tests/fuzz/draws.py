@@ -270,7 +270,7 @@ def reduce(g: Generator) -> None:
             x = g.put("function", g.put("clamp", x, -8.0, 8.0), form="tl.floor")
         g.put("sum", x, dtype=dtype, **rest)
     elif kind == 2 and v.dtype in INTS:
-        g.put("xor_sum", x, **rest)
+        g.put(rng.choice(["xor_sum", "reduce_or"]), x, **rest)
     elif kind == 3 and v.dtype in INTS:
         g.put_two("reduce_pair", x, g.like(x), **rest)
     elif kind == 4 and v.dtype in INTS:

@@ -158,6 +158,15 @@ def _(m: Machine, a: Any, axis: int | None, keep: bool, dtype: str | None) -> Va
     return value(cast(np.asarray(cast(out, "float64", inner)), inner, t), t, poison)
 
 
+@op("reduce_or", lambda a, axis, keep: f"tl.reduce_or({a}" + _rest(axis, keep))
+def _(m: Machine, a: Any, axis: int | None, keep: bool) -> Value:
+    axes, bad = _axis(a, axis)
+    if is_float(a.dtype):
+        raise Reject("or of floats")
+    return value(np.bitwise_or.reduce(a.x, axes, keepdims=keep), a.dtype,
+                 bad.any(axes, keepdims=keep))
+
+
 @op("xor_sum", lambda a, axis, keep: f"tl.xor_sum({a}" + _rest(axis, keep))
 def _(m: Machine, a: Any, axis: int | None, keep: bool) -> Value:
     axes, bad = _axis(a, axis)

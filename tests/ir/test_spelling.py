@@ -22,7 +22,8 @@ def test_every_name_is_one_of_the_language(name):
     found = KNOWN.get(base)
     for part in parts:
         found = getattr(found, part)
-    assert parts or base[0] == "`" or base in ("breakpoint", "buffer[i]") or base.startswith(("a ", "an "))
+    assert parts or base[0] == "`" or base in ("breakpoint", "buffer[i]") or \
+        base.startswith(("a ", "an "))
 
 
 def test_in_a_sentence():

@@ -409,6 +409,7 @@ def test_dot_refused():
 
 @pytest.mark.parametrize("dtype, out_dtype, result", [
     (tl.int8, None, tl.int32), (tl.int8, tl.int32, tl.int32), (tl.int8, tl.float32, tl.int32),
+    (tl.int8, tl.int8, tl.int32),
     (tl.float64, None, tl.float64), (tl.float64, tl.float64, tl.float64),
     (tl.float32, None, tl.float32), (tl.bfloat16, tl.float32, tl.float32),
     (tl.float16, tl.float16, tl.float16), (tl.float8e5, tl.float16, tl.float16),
@@ -419,7 +420,20 @@ def test_dot_result(dtype, out_dtype, result):
         assert tl.dot(a, b, **given).dtype == result
         acc = tl.zeros((16, 16), result)
         assert tl.dot(a, b, acc, max_num_imprecise_acc=32, **given).shape == (16, 16)
-        refused(lambda: tl.dot(a, b, out_dtype=tl.int8), "out_dtype")
+        if dtype != tl.int8:  # whose products have one type, whatever is asked for
+            refused(lambda: tl.dot(a, b, out_dtype=tl.int8), "out_dtype")
+
+
+def test_dot_of_any_rank():
+    rng = np.random.default_rng(7)
+    a, b = (rng.integers(-4, 5, s).astype(np.float16) for s in ((2, 3, 16, 16), (2, 3, 16, 16)))
+    acc = rng.integers(-4, 5, (2, 3, 16, 16)).astype(np.float32)
+    got = evaluate(lambda a, b, c: tl.dot(a, b, c), a, b, acc)
+    np.testing.assert_array_equal(got, a.astype("f4") @ b.astype("f4") + acc)
+    np.testing.assert_array_equal(evaluate(lambda a, b: tl.dot(a, b), a, b),
+                                  a.astype("f4") @ b.astype("f4"))
+    with tracing(((2, 3, 16, 16), tl.float16), ((3, 2, 16, 16), tl.float16)) as (a, b):
+        refused(lambda: tl.dot(a, b), "batch")
 
 
 @pytest.mark.parametrize("options, precision", [

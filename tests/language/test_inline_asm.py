@@ -261,3 +261,14 @@ def test_what_the_interpreter_cannot_run(do: str, message: str) -> None:
     with pytest.raises(tilec.InterpreterError, match=message) as caught:
         unknown.warmup(x, out, DO=do, grid=(1,)).run([x, out], (1,), level="tile")
     assert caught.value.loc is not None and "^" in str(caught.value)
+
+
+@tilec.jit
+def clocked(o, m):
+    tl.store(o + tl.program_id(0), tl.extra.cuda.globaltimer())
+    tl.store(m + tl.program_id(0), tl.extra.cuda.smid())
+
+
+def test_clock_and_multiprocessor() -> None:
+    made = clocked.warmup(np.zeros(2, np.int64), np.zeros(2, np.int32), grid=(2,), target="sm_90a")
+    assert "%globaltimer" in made.asm["ptx"] and "%smid" in made.asm["ptx"]

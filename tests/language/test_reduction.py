@@ -140,6 +140,16 @@ def test_nan_loses(left):
     assert np.isnan(high) and np.isnan(low) and 0 <= where < 5
 
 
+def test_reduce_or():
+    rng = np.random.default_rng(8)
+    for dtype in (np.int8, np.uint16, np.int32, np.uint64, np.bool_):
+        x = (rng.random((5, 9)) < 0.1) if dtype is np.bool_ else \
+            rng.integers(0, 1 << 7, (5, 9)).astype(dtype)
+        rows, whole = evaluate(lambda x: (tl.reduce_or(x, 1), x.reduce_or()), x)
+        np.testing.assert_array_equal(rows, np.bitwise_or.reduce(x, 1))
+        assert whole == np.bitwise_or.reduce(x, None) and rows.dtype == x.dtype
+
+
 def test_xor_sum():
     for dtype in INTS:
         x = values(dtype, (4, 6), 5)
@@ -222,6 +232,7 @@ def test_a_reduce_op_is_located_at_its_call():
     (lambda x, h, n, p: tl.sum(n, 0), "scalar has no axis"),
     (lambda x, h, n, p: tl.argmax(n, None), "no axis"),
     (lambda x, h, n, p: tl.xor_sum(x), "takes integers"),
+    (lambda x, h, n, p: tl.reduce_or(x), "takes integers"),
     (lambda x, h, n, p: tl.reduce((x, h), 0, longest), "differ in shape"),
     (lambda x, h, n, p: tl.reduce((), 0, longest), "no tile"),
     (lambda x, h, n, p: tl.reduce(x, 0, lambda a, b: a), "@tilec.jit function"),

@@ -25,6 +25,12 @@ def xor(a, b):
 
 
 @function
+def bitwise_or(a, b):
+    """a | b"""
+    return a | b
+
+
+@function
 def maximum(a, b):
     """The larger; a number wins over NaN."""
     return selection.maximum(a, b)

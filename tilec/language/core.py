@@ -93,7 +93,7 @@ from tilec.language.memory import (
     store,
 )
 from tilec.language.order import flip, gather, histogram
-from tilec.language.reduction import argmax, argmin, max, min, reduce, sum, xor_sum
+from tilec.language.reduction import argmax, argmin, max, min, reduce, reduce_or, sum, xor_sum
 from tilec.language.scan import associative_scan, cumprod, cumsum
 from tilec.language.selection import PropagateNan, clamp, maximum, minimum, where
 from tilec.language.shape import (
@@ -125,7 +125,7 @@ __all__ = [
     "int8", "interleave", "join", "load", "load_tensor_descriptor", "log", "log2", "make_block_ptr",
     "make_tensor_descriptor", "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum",
     "multiple_of", "num_programs", "permute", "pi32_t", "pointer_type", "program_id", "range",
-    "ravel", "reduce", "reshape", "rsqrt", "sin", "sort", "split", "sqrt", "sqrt_rn",
+    "ravel", "reduce", "reduce_or", "reshape", "rsqrt", "sin", "sort", "split", "sqrt", "sqrt_rn",
     "static_assert", "static_print", "static_range", "store", "store_tensor_descriptor", "sum",
     "tanh", "tensor", "tensor_descriptor", "to_tensor", "topk", "trans", "tuple", "uint16",
     "uint32", "uint64", "uint8", "umulhi", "view", "void", "where", "xor_sum", "zeros",

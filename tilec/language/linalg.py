@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from tilec.errors import shown
@@ -10,7 +11,7 @@ from tilec.language import dtypes as dt
 from tilec.language.casting import as_dtype
 from tilec.language.context import error
 from tilec.language.semantic import emit
-from tilec.language.shape import require_tile
+from tilec.language.shape import require_tile, reshape
 from tilec.language.values import builtin, const_int, const_value, constant, describe, tensor
 
 PRECISIONS = ("tf32", "tf32x3", "ieee")
@@ -18,8 +19,9 @@ _OPERANDS = (dt.int8, dt.float16, dt.bfloat16, dt.float32, dt.float64)
 
 
 def _check_operands(a: tensor, b: tensor) -> None:
-    if a.rank != b.rank or a.rank not in (2, 3):
-        raise error(f"tl.dot: the operands are {a} and {b}, expected two of 2 (or 3) dimensions",
+    if a.rank != b.rank or a.rank < 2:
+        raise error(f"tl.dot: the operands are {a} and {b}, expected two of 2 dimensions, or more "
+                    "of which the first are a batch",
                     "x[:, None] and x[None, :] make a matrix of a tile of one dimension")
     if a.shape[-1] != b.shape[-2]:
         raise error(f"tl.dot: {a} has {a.shape[-1]} columns, {b} has {b.shape[-2]} rows",
@@ -35,9 +37,9 @@ def _check_operands(a: tensor, b: tensor) -> None:
 
 def _result_dtype(t: dt.dtype, out_dtype: Any) -> dt.dtype:
     if t.is_int():
-        own: tuple[dt.dtype, ...] = (dt.int32,)
-    elif t.is_fp64():
-        own = (dt.float64,)
+        return dt.int32  # whatever is asked for, as in Triton
+    if t.is_fp64():
+        own: tuple[dt.dtype, ...] = (dt.float64,)
     else:
         own = (dt.float32, dt.float16) if t.is_fp16() or t.is_fp8() else (dt.float32,)
     want = as_dtype(dt.float32 if out_dtype is None else out_dtype, "out_dtype of tl.dot")
@@ -83,11 +85,11 @@ def _accumulator(acc: Any, shape: tuple[int, ...], t: dt.dtype) -> tensor:
 def dot(input: Any, other: Any, acc: Any = None, input_precision: str | None = None,
         allow_tf32: bool | None = None, max_num_imprecise_acc: int | None = None,
         out_dtype: Any = dt.float32) -> tensor:
-    """input @ other + acc, of [M, K] and [K, N] tiles, or with an equal leading batch extent.
+    """input @ other + acc, of [M, K] and [K, N] tiles, or with equal leading batch extents.
 
     Both have one dtype: int8, float16, bfloat16, float32, float64 or fp8. The result is int32 for
-    int8, float64 for float64, else out_dtype (float32; float16 only for float16 and fp8); acc
-    has the result's shape and dtype. input_precision, for float32: "tf32" (default), "tf32x3" or
+    int8 (whatever out_dtype is), float64 for float64, else out_dtype (float32; float16 only for
+    float16 and fp8); acc has the result's shape and dtype. input_precision, for float32: "tf32" (default), "tf32x3" or
     "ieee"; allow_tf32 is the older way to say "tf32" or "ieee". max_num_imprecise_acc changes
     nothing.
     """
@@ -97,5 +99,8 @@ def dot(input: Any, other: Any, acc: Any = None, input_precision: str | None = N
     c = _accumulator(acc, (*a.shape[:-1], b.shape[-1]), t)
     if max_num_imprecise_acc is not None:
         const_int(max_num_imprecise_acc, "max_num_imprecise_acc")
-    return emit(ops.Dot(a.handle, b.handle, c.handle,
-                        input_precision=_precision(input_precision, allow_tf32)))
+    precision, whole = _precision(input_precision, allow_tf32), c.shape
+    if a.rank > 3:
+        a, b, c = (reshape(x, (prod(x.shape[:-2]), *x.shape[-2:])) for x in (a, b, c))
+    product = emit(ops.Dot(a.handle, b.handle, c.handle, input_precision=precision))
+    return reshape(product, whole) if len(whole) > 3 else product

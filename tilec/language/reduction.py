@@ -238,3 +238,14 @@ def xor_sum(input: Any, axis: Any = None, keep_dims: bool = False) -> tensor:
         raise error(f"tl.xor_sum takes integers, found {x}",
                     "reinterpret the bits first, as by `.to(tl.int32, bitcast=True)`")
     return reduce(x, axis, combine.xor, keep_dims)
+
+
+@method("reduce_or")
+@builtin
+def reduce_or(input: Any, axis: Any = None, keep_dims: bool = False) -> tensor:
+    """The bits that any of the integers along `axis` (None: of all) has; the dtype stays."""
+    x = number_tile(input, "tl.reduce_or")
+    if not x.dtype.is_int():
+        raise error(f"tl.reduce_or takes integers, found {x}",
+                    "compare with 0 first, as by `x != 0`")
+    return reduce(x, axis, combine.bitwise_or, keep_dims)

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tilec.ir import ops
 from tilec.language.context import current
+from tilec.language.dtypes import int32, int64
 from tilec.language.extra import libdevice
+from tilec.language.inline_asm import inline_asm_elementwise
 from tilec.language.values import builtin
 
-__all__ = ["gdc_launch_dependents", "gdc_wait", "libdevice"]
+__all__ = ["gdc_launch_dependents", "gdc_wait", "globaltimer", "libdevice", "smid"]
+
+
+@builtin
+def globaltimer() -> Any:
+    """The GPU's clock in nanoseconds, an int64 (PTX ISA, special registers: %globaltimer)."""
+    return inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], int64, False, 1)
+
+
+@builtin
+def smid() -> Any:
+    """The number of the multiprocessor that the program runs on, an int32 (PTX ISA: %smid)."""
+    return inline_asm_elementwise("mov.u32 $0, %smid;", "=r", [], int32, False, 1)
 
 
 @builtin
