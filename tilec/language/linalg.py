@@ -89,9 +89,9 @@ def dot(input: Any, other: Any, acc: Any = None, input_precision: str | None = N
 
     Both have one dtype: int8, float16, bfloat16, float32, float64 or fp8. The result is int32 for
     int8 (whatever out_dtype is), float64 for float64, else out_dtype (float32; float16 only for
-    float16 and fp8); acc has the result's shape and dtype. input_precision, for float32: "tf32" (default), "tf32x3" or
-    "ieee"; allow_tf32 is the older way to say "tf32" or "ieee". max_num_imprecise_acc changes
-    nothing.
+    float16 and fp8); acc has the result's shape and dtype. input_precision, for float32: "tf32"
+    (default), "tf32x3" or "ieee"; allow_tf32 is the older way to say "tf32" or "ieee".
+    max_num_imprecise_acc changes nothing.
     """
     a, b = require_tile(input, "tl.dot"), require_tile(other, "tl.dot")
     _check_operands(a, b)
