@@ -267,8 +267,10 @@ def test_what_the_interpreter_cannot_run(do: str, message: str) -> None:
 def clocked(o, m):
     tl.store(o + tl.program_id(0), tl.extra.cuda.globaltimer())
     tl.store(m + tl.program_id(0), tl.extra.cuda.smid())
+    tl.static_assert(tl.extra.cuda.num_warps() == 2 and tl.extra.cuda.num_threads() == 64)
 
 
 def test_clock_and_multiprocessor() -> None:
-    made = clocked.warmup(np.zeros(2, np.int64), np.zeros(2, np.int32), grid=(2,), target="sm_90a")
+    made = clocked.warmup(np.zeros(2, np.int64), np.zeros(2, np.int32), grid=(2,), num_warps=2,
+                          target="sm_90a")
     assert "%globaltimer" in made.asm["ptx"] and "%smid" in made.asm["ptx"]

@@ -85,11 +85,17 @@ def test_float_literals_convert_to_the_type() -> None:
     assert (out == 4.0).all()
 
 
+def test_a_file_has_one_name() -> None:
+    with pytest.raises(sim.SimError, match="a second .file 1"):
+        sim.parse(HEADER + '.file 1 "a.py"\n.file 2 "b.py"\n.file 1 "c.py"\n')
+
+
 @pytest.mark.parametrize(("body", "message"), [
     ("add.u32 %r1, , %r2;", "an operand is missing"),
     ("ld.global.u32 %r1, [%rd1+%r2+4];", "not an address"),
     ("add.u32 %r1, %r2, 12z;", "not a constant: '12z'"),
     ("123;", "not an instruction"),
+    ("mov.b64 %rd1, 0x10000000000000000;", "an integer of more than 64 bits"),
     (".reg .f99 %f;", "not a register declaration"),
     (".texref .u32 x;", "not a declaration that the simulator knows"),
     ("bra nowhere;", "no label 'nowhere' in this scope"),

@@ -101,6 +101,8 @@ def _integer(text: str) -> int:
         raise ValueError(f"not an integer: '{text}'")
     text = text.rstrip("U")
     sign, digits = (-1, text[1:]) if text[0] == "-" else (1, text)
-    if len(digits) > 1 and digits[0] == "0" and digits[1].isdigit():
-        return sign * int(digits, 8)
-    return sign * int(digits, 0)
+    octal = len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()
+    value = int(digits, 8 if octal else 0)
+    if value >> 64:
+        raise ValueError(f"an integer of more than 64 bits: '{text}'")
+    return sign * value

@@ -77,6 +77,8 @@ class _Reader:
         # LLVM writes .file after the functions whose .loc lines need it.
         for found in _FILES.finditer(self.text):
             if named := _FILE.fullmatch(found[1]):
+                if int(named[1]) in self.module.files:
+                    raise self.fail(f"a second .file {named[1]}", found.start())
                 self.module.files[int(named[1])] = named[2]
 
     def line_at(self, pos: int) -> int:

@@ -11,7 +11,8 @@ from tilec.language.extra import libdevice
 from tilec.language.inline_asm import inline_asm_elementwise
 from tilec.language.values import builtin
 
-__all__ = ["gdc_launch_dependents", "gdc_wait", "globaltimer", "libdevice", "smid"]
+__all__ = ["gdc_launch_dependents", "gdc_wait", "globaltimer", "libdevice", "num_threads",
+           "num_warps", "smid"]
 
 
 @builtin
@@ -39,3 +40,15 @@ def gdc_launch_dependents() -> None:
     one have come here or have ended. What this grid writes is there for it after its own
     `gdc_wait`. Needs sm_90."""
     current().builder.insert(ops.GridDependencyLaunch())
+
+
+@builtin
+def num_warps() -> int:
+    """How many warps run the program; known at compile time."""
+    return current().num_warps
+
+
+@builtin
+def num_threads() -> int:
+    """How many threads run the program; known at compile time."""
+    return 32 * current().num_warps
