@@ -1,6 +1,6 @@
 # Everything runs in .venv, made by Python's own venv and pip.
 #   make demo        one kernel, shown at every level
-#   make test        what CI runs: 6.5 minutes on 2 cores
+#   make test        what CI runs: 6 minutes on 2 cores
 #   make test-full   every configuration, and the golden tests by lit itself
 #   make test-torch  those that need torch, or a library written for Triton; in .venv-torch, 4 minutes
 #   make test-gpu    the tests that need a GPU

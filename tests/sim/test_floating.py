@@ -56,7 +56,8 @@ ARITHMETIC = [
     ("mad", "rn", "f32"), ("div", "rn", "f32"), ("div", "rz", "f32"), ("div", "rp", "f32"),
     ("rcp", "rn", "f32"), ("rcp", "rm", "f32"), ("add", "rn", "f64"), ("add", "rz", "f64"),
     ("mul", "rn", "f64"), ("mul", "rp", "f64"), ("fma", "rn", "f64"), ("fma", "rz", "f64"),
-    ("div", "rn", "f64"), ("div", "rm", "f64"), ("rcp", "rn", "f64"),
+    ("div", "rn", "f64"), ("div", "rm", "f64"), ("rcp", "rn", "f64"), ("rcp", "rp", "f64"),
+    ("add", "rm", "f64"),
     ("add", "rn", "f16"), ("sub", "rn", "f16"), ("mul", "rn", "f16"), ("fma", "rn", "f16"),
     ("add", "rn", "bf16"), ("sub", "rn", "bf16"), ("mul", "rn", "bf16"), ("fma", "rn", "bf16"),
 ]  # fmt: skip
