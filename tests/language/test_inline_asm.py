@@ -190,6 +190,10 @@ def refused(x, h, DO: tl.constexpr):
         tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x > 0], tl.int32, True, 1)
     if DO == "pack":
         tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], tl.int32, True, 0)
+    if DO == "half a register":
+        tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x.to(tl.int8)], tl.int8, True, 6)
+    if DO == "half a result":
+        tl.inline_asm_elementwise("", "=r,=r,r,r,r", [x], tl.float16, True, 3)
     if DO == "text":
         tl.inline_asm_elementwise(x, "=r,r", [x], tl.int32, True, 1)
     if DO == "dtype":
@@ -210,6 +214,8 @@ def refused(x, h, DO: tl.constexpr):
     ("reference", "`$2` in its text names none of its 2 operands"),
     ("dollar", "`$` in its text names none of its 2 operands"),
     ("bool", "one of its operands is i1"), ("pack", "pack is the number 0, expected an integer"),
+    ("half a register", "pack is 6, no multiple of the elements that share a register"),
+    ("half a result", "pack is 3, no multiple"),
     ("text", "asm of tl.inline_asm_elementwise has to be known at compile time"),
     ("dtype", "the dtype of tl.inline_asm_elementwise has to be a dtype, found the number 5"),
     ("shapes", "shapes [4] and [8] do not broadcast")])

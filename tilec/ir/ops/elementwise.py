@@ -329,6 +329,9 @@ def asm_problem(asm: str, constraints: str, pack: int, ins: Sequence[Type], outs
     for what, types, found in zip(("results", "operands"), (outs, ins), letters):
         if any(element_of(t) == i1 for t in types):
             return f"one of its {what} is i1, which no register holds"
+        if any(pack % packed(t, pack) for t in types):
+            return f"pack is {pack}, no multiple of the elements that share a register of its " \
+                f"{what}"
         bits = [element_of(t).bits * packed(t, pack)
                 for t in types for _ in range(0, pack, packed(t, pack))]
         if len(found) != len(bits):
