@@ -9,8 +9,11 @@ import pytest
 
 from tests.sim.programs import program
 from tilec import sim
+from tilec.codegen.cubin import available, link
+from tilec.errors import TilecError
+from tilec.target import Target
 
-HEADER = ".version 8.6\n.target sm_90a, debug\n.address_size 64\n"
+HEADER = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 
 
 def test_module_and_kernel() -> None:
@@ -124,6 +127,48 @@ def test_undeclared_names_fail_when_executed() -> None:
     for body in ("add.u32 %nope, %r1, 1;", "add.u64 %rd1, %r1, 1;", "add.f32 %r1, %p1, %r2;"):
         with pytest.raises(sim.SimError, match="the simulator does not know"):
             sim.run(program(body, "u64"), "k", [out], (1, 1, 1))
+
+
+REFUSED = (
+    *("add.s32 _, %r1, %r2;", "mov.b32 _, %r1;", "ld.global.u32 _, [%o];", "mov.b32 {_, _}, %r1;",
+      "cvt.s32.s16 _, %h1;", "shfl.sync.idx.b32 _, %r1, 0, 31, -1;",
+      "vote.sync.ballot.b32 _, %p1, -1;",
+      "shfl.sync.idx.b32 _|%p2, %r1, 0, 31, -1;", "elect.sync %r4|_, -1;",
+      "setp.eq.s32 _|_, %r1, 1;", "ld.global.v2.u32 {_, _}, [%o];"),
+    *("add.s32 %r4, %r1, 0f3F800000;", "mov.u32 %r4, 0f3F800000;", "shl.b32 %r4, %r1, 0f00000001;",
+      "setp.eq.s32 %p2, %r1, 0f3F800000;", "add.s64 %rd4, %rd1, 0d3FF0000000000000;",
+      "st.global.u32 [%o], 0f3F800000;", "st.global.f32 [%o], 5;", "red.global.add.f32 [%o], 3;",
+      "red.global.add.u32 [%o], 0f3F800000;"))
+TAKEN = (
+    *("setp.eq.s32 _, %r1, 1;", "setp.eq.s32 _|%p2, %r1, 1;", "atom.global.add.u32 _, [%o], 1;",
+      "mov.b32 {%h1, _}, %r1;", "shfl.sync.idx.b32 %r4|_, %r1, 0, 31, -1;", "elect.sync _|%p2, -1;",
+      "match.all.sync.b32 _|%p2, %r1, -1;", "lop3.b32 _, %r1, %r1, %r1, 0x40;"),
+    *("mov.b32 %r4, 0f3F800000;", "selp.b32 %r4, 0f3F800000, %r1, %p1;", "st.global.f32 [%o], 1.5;",
+      "st.global.b32 [%o], 0f3F800000;", "atom.global.exch.b32 %r4, [%o], 0f3F800000;"))
+
+
+@pytest.mark.cubins
+@pytest.mark.parametrize("body", [*REFUSED, *TAKEN])
+def test_discarded_results_and_constants(body: str) -> None:
+    """What ptxas takes and refuses, the simulator takes and refuses."""
+    ptx = program(body, "u64")
+    assert bool(sim.unsupported(ptx)) == (body in REFUSED)
+    if available():
+        try:
+            link(ptx, Target.parse("sm_90a"), name="operands")
+        except TilecError:
+            assert body in REFUSED
+        else:
+            assert body in TAKEN
+
+
+@pytest.mark.parametrize(("line", "message"), [
+    (".target sm_90a, debug", "there is no .section"), (".target sm_90a, sm_80", "no value"),
+    (".target sm_90a debug", "no value"), (".target sm_90a\n.address_size 64 8", "no value")])
+def test_targets(line: str, message: str) -> None:
+    with pytest.raises(sim.SimError, match=message) as caught:
+        sim.parse(f".version 8.6\n{line}\n")
+    assert caught.value.ptx_line == 1 + len(line.splitlines())
 
 
 def test_recursion_is_refused() -> None:

@@ -26,7 +26,7 @@ from tilec.sim.memory import RANK_BITS, Global, Local, Shared, Space, Window
 from tilec.sim.ptx import TYPE_BYTES, Instr, Kernel, Module, Operand, Scope, Variable, is_float
 from tilec.sim.rules import rule_of
 from tilec.sim.specials import special_registers
-from tilec.sim.syntax import NAMING, counts, known
+from tilec.sim.syntax import NAMING, counts, discards, known
 from tilec.sim.tensormap import Box
 from tilec.sim.undefined import Register, Step, Undefined
 from tilec.sim.variables import Variables
@@ -124,8 +124,7 @@ class Decoder:
         found = self.scope.find_reg(name)
         if found is None:
             return None
-        key = (self.frame, id(found[0]), name)
-        self.named.append(key)
+        self.named.append(key := (self.frame, id(found[0]), name))
         array = self.registers.get(key)
         if array is None:
             if found[1] == "b128":
@@ -137,8 +136,7 @@ class Decoder:
     def allocate(self, kind: Any) -> Array:
         """One register of a bit container type, from a pool that is cleared at once."""
         pool = self.pools.setdefault(kind, [])
-        used = self.pool_used.get(kind, 0)
-        if used % _POOL == 0:
+        if (used := self.pool_used.get(kind, 0)) % _POOL == 0:
             pool.append(np.zeros((_POOL, self.lanes), kind))
         self.pool_used[kind] = used + 1
         row: Array = pool[-1][used % _POOL]
@@ -194,6 +192,11 @@ class Decoder:
             return self.float_constant(operand, ty)
         raise Unsupported(f"a {operand.kind} operand where a {ty} value is expected")
 
+    def bits(self, operand: Operand, ty: str) -> Array:
+        """The bits of a source operand of the type."""
+        self.check_kind(operand, ty)
+        return self.src(operand, ty).view(UINT[TYPE_BYTES[ty]])
+
     def special(self, name: str) -> Array | None:
         """A special register; None for the name of a variable. Unsupported where the instruction
         takes neither."""
@@ -214,8 +217,8 @@ class Decoder:
 
     def check_vector(self, operand: Operand) -> None:
         """Raise Unsupported for a vector of registers of several sizes."""
-        found = [self.scope.find_reg(item.name) for item in operand.items]
-        sizes = {TYPE_BYTES[held[1]] for held in found if held is not None}
+        sizes = {TYPE_BYTES[held[1]] for item in operand.items
+                 if (held := self.scope.find_reg(item.name)) is not None}
         if len(sizes) > 1:
             raise Unsupported(f"a vector of registers of {sorted(sizes)} bytes")
 
@@ -232,7 +235,7 @@ class Decoder:
         """0f, 0d and decimal constants: as bits for a type of their size, else by value."""
         size = {"f32": 4, "f64": 8}.get(operand.kind, 0)
         bits = self.constant(operand.value, UINT[size or 8])
-        if TYPE_BYTES[ty] == size:
+        if TYPE_BYTES[ty] == size and ty[0] in "bf":
             return bits.view(numpy_type(ty))
         if ty in ("f32", "f64"):
             value = bits.view(f"f{size}")[0] if size else operand.name
@@ -357,6 +360,8 @@ class Decoder:
                 raise Unsupported(".".join((instr.op, *instr.mods)))
             if not counts(instr.op, instr.mods, len(instr.operands)):
                 raise Unsupported(f"'{instr.op}' with {len(instr.operands)} operands")
+            if not discards(instr):
+                raise Unsupported(f"'_' in place of this result of '{instr.op}'")
             for vector in (o for o in instr.operands if o.kind == "vec"):
                 self.check_vector(vector)
             code = rule(self, instr)

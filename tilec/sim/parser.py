@@ -118,12 +118,12 @@ class _Reader:
         return found
 
     def word(self, pattern: str) -> str:
-        """The word after a directive, whose line is passed over."""
-        start, words = self.pos, self.upto("\n").split()
-        if len(words) < 2 or not re.fullmatch(pattern, words[1]):
-            raise self.fail(f"{words[0]} {' '.join(words[1:2])}: no value that the simulator knows",
-                            start)
-        return words[1]
+        """What stands after a directive, whose line is passed over."""
+        start, words = self.pos, self.upto("\n").split(None, 1)
+        value = "".join(words[1:]).strip()
+        if not re.fullmatch(pattern, value):
+            raise self.fail(f"{words[0]} {value}: no value that the simulator knows", start)
+        return value
 
     def version(self) -> str:
         start, word = self.pos, self.word(r"\d\.\d")
@@ -134,7 +134,10 @@ class _Reader:
         return word
 
     def target(self) -> str:
-        start, word = self.pos, self.word(r"sm_\w+,?").rstrip(",")
+        start, word = self.pos, self.word(r"sm_\w+(?:\s*,\s*debug)?")
+        word, *debug = map(str.strip, word.split(","))
+        if debug and ".section" not in self.text:
+            raise self.fail(".target has the word debug, and there is no .section", start)
         since = TARGETS.get(word[3:])
         if since is None:
             raise self.fail(f"there is no target {word} that the simulator knows", start)

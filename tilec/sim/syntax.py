@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from tilec.sim.ptx import Instr, Operand
+
 SETS = {
     "INT": "u16|s16|u32|s32|u64|s64", "SINT": "s16|s32|s64",
     "WORD": "u32|s32|u64|s64",
@@ -166,6 +168,10 @@ COUNTS = {"ld": 2, "ldu": 2, "st": 2, "mov": 2, "cvta": 2, "shfl": 5, "setp": 3,
           "griddepcontrol": 0, "isspacep": 2}
 # What takes the address of a variable, or a special register: all others take registers.
 NAMING = frozenset({"mov", "cvta", "call"})
+# Which results may be `_`: the only one, and each of `a|b`. Of a vector any but not all may.
+SINKS = frozenset({"atom", "setp", "lop3", "mbarrier.arrive", "mbarrier.arrive_drop"})
+SINKS_OF_PAIRS = {"setp": (True, True), "match": (True, True), "shfl": (False, True),
+                  "elect": (True, False)}
 
 
 @cache
@@ -191,6 +197,19 @@ def counts(op: str, mods: tuple[str, ...], operands: int) -> bool:
     more = ("L2::cache_hint" in mods) + (op == "atom" and "cas" in mods)
     more += op == "setp" and bool({"and", "or", "xor"} & set(mods))
     return operands == COUNTS[op] + more
+
+
+def discards(instr: Instr) -> bool:
+    """Whether an instruction has `_` only where it may have it for a result, by what ptxas takes;
+    where a source is `_`, its rule refuses it."""
+    result = instr.operands[0] if instr.operands else Operand("list")
+    if result.kind == "sink":
+        return instr.op in SINKS or ".".join((instr.op, *instr.mods[:1])) in SINKS
+    sinks = [item.kind == "sink" for item in result.items]
+    if result.kind == "pair":
+        may = SINKS_OF_PAIRS.get(instr.op, (False, False))
+        return sum(sinks) < 2 and all(allowed for allowed, sink in zip(may, sinks) if sink)
+    return not sinks or result.kind != "vec" or not all(sinks)
 
 
 @cache

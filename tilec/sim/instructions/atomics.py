@@ -86,7 +86,7 @@ def atom(decoder: Decoder, instr: Instr) -> Code:
         raise Unsupported("128-bit atomics")
     bits, width = "b" + raw(ty)[1:], TYPE_BYTES[ty]
     count = vector_length(instr, operands[1], *([] if result is None else [result]))
-    sources = [decoder.src(o, bits) for o in parts(operands[1])]
+    sources = [decoder.bits(o, ty if count == 1 else bits) for o in parts(operands[1])]
     swap = decoder.src(operands[2], bits) if name == "cas" else None
     targets: list[Array | None] = [None] * count
     if result is not None:

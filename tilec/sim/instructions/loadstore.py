@@ -201,7 +201,8 @@ def st(decoder: Decoder, instr: Instr) -> Code:
     if ty == "b128":
         raise Unsupported("128-bit scalar stores")
     ty = "b" + ty[1:]
-    sources = [decoder.src(o, ty) for o in parts(b)]
+    sources = [decoder.src(o, ty) for o in parts(b)] if b.kind == "vec" else \
+        [decoder.bits(b, instr.type)]
     locate = locator(decoder, a, space_of(instr), instr,
                      lambda lanes: np.stack([s[lanes] for s in sources], axis=1).view(np.uint8))
     width = TYPE_BYTES[ty]
