@@ -482,12 +482,16 @@ def _with_reproducer(failure: PassFailure, build: Callable[[], Module], target: 
     for _ in stages(module, target, start=start, until=failure.index):
         pass
     name = module.funcs[0].name
-    folder = Path(tempfile.mkdtemp(prefix="tilec-"))
-    path = folder / f"{name}-before-{failure.index:02}.tir"
     passes = ",".join(str(s.run) for s in PIPELINE[failure.index - 1:])
-    command = f"tilec-opt {path} --passes='{passes}'" if passes else f"tilec-run {path} --level=ptx"
-    path.write_text(f"// {command} --target={target}\n{print_module(module, locations=True)}")
-    return InternalError(f"{failure}; this is a bug in tilec", None,
+    message = f"{failure}; this is a bug in tilec"
+    try:
+        path = Path(tempfile.mkdtemp(prefix="tilec-")) / f"{name}-before-{failure.index:02}.tir"
+        command = f"tilec-opt {path} --passes='{passes}'" if passes else \
+            f"tilec-run {path} --level=ptx"
+        path.write_text(f"// {command} --target={target}\n{print_module(module, locations=True)}")
+    except OSError as e:
+        return InternalError(message, None, f"the IR before it cannot be kept: {e.strerror}")
+    return InternalError(message, None,
                          f"the IR before it, with the command that shows the failure, is in {path}")
 
 

@@ -7,7 +7,7 @@ import difflib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tilec import knobs
@@ -69,11 +69,8 @@ class DumpDir(Instrument):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.rows: list[str] = []
-        try:
+        with self._writing("made"):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise TilecError(f"TILEC_DUMP_DIR: {folder} cannot be made: {e.strerror}", None,
-                             "name a folder that you can write to") from None
 
     def after(self, stage: Stage, seconds: float) -> None:
         """Save the stage."""
@@ -83,18 +80,26 @@ class DumpDir(Instrument):
         self.rows.append(f"{stage.number:02} {stage.name:28} {stage.level:8} "
                          f"{seconds * 1e3:9.3f} ms {count}".rstrip())
         path = self.folder / stage.file
-        if isinstance(stage.content, bytes):
-            path.write_bytes(stage.content)
-            try:
-                path.with_suffix(".sass").write_text(sass(stage.content))
-            except ToolError:
-                pass  # nvdisasm is optional; the cubin is there
-        else:
-            path.write_text(stage.text)
+        with self._writing():
+            if isinstance(stage.content, bytes):
+                path.write_bytes(stage.content)
+                with suppress(ToolError):  # nvdisasm is optional; the cubin is there
+                    path.with_suffix(".sass").write_text(sass(stage.content))
+            else:
+                path.write_text(stage.text)
 
     def finish(self) -> None:
         """Write pipeline.txt."""
-        (self.folder / "pipeline.txt").write_text("\n".join(self.rows) + "\n")
+        with self._writing():
+            (self.folder / "pipeline.txt").write_text("\n".join(self.rows) + "\n")
+
+    @contextmanager
+    def _writing(self, what: str = "written") -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise TilecError(f"TILEC_DUMP_DIR: {self.folder} cannot be {what}: {e.strerror}", None,
+                             "name a folder that you can write to") from None
 
 
 class Timing(Instrument):

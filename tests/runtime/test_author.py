@@ -303,6 +303,17 @@ def test_folders_that_cannot_be_used(tmp_path):
         apply[(1,)](array(), double, B=8)
 
 
+def test_a_disk_that_is_full(tmp_path, capsys):
+    with knobs.scope(dump_dir=str(tmp_path), cache=False):
+        tilec.compile(apply, SIGNATURE, {"F": double, "B": 8})
+        [file] = tmp_path.glob(f"apply-*/{level_file('tile')}")
+        file.unlink()
+        file.symlink_to("/dev/full")
+        kernel = tilec.compile(apply, SIGNATURE, {"F": double, "B": 8})
+        assert "cannot be written: No space left on device" in capsys.readouterr().err
+        assert ".visible .entry apply" in kernel.asm["ptx"]
+
+
 def test_a_level_that_does_not_run_is_named_with_those_that_do():
     kernel = tilec.compile(apply, SIGNATURE, {"F": double, "B": 8})
     with pytest.raises(tilec.LaunchError, match="`llir`(?s:.*)tile, gpu, lowered, ptx and cubin"):

@@ -223,10 +223,13 @@ def _nvdisasm() -> str:
 
 def sass(cubin: bytes) -> str:
     """The SASS of a cubin (about 0.5 s). Raises ToolError where nvdisasm is missing or fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin)
-        done = subprocess.run([_nvdisasm(), "-c", str(path)], capture_output=True, text=True)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "kernel.cubin"
+            path.write_bytes(cubin)
+            done = subprocess.run([_nvdisasm(), "-c", str(path)], capture_output=True, text=True)
+    except OSError as e:
+        raise ToolError(f"nvdisasm cannot be run: {e.strerror or e}") from None
     if done.returncode != 0:
         raise ToolError(f"nvdisasm failed: {done.stderr.strip()}")
     return done.stdout

@@ -61,25 +61,27 @@ def label(path: Path) -> str:
 
 def assemble(path: Path, ptx: str, target: Target) -> Assembled:
     """Run it on a PTX text. CompilationError where it does not run, or not to an end."""
-    with tempfile.TemporaryDirectory(prefix="tilec-") as folder:
-        source, cubin = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
-        source.write_text(ptx)
-        command = [str(path), f"-arch={target.name}", "-O3", "-v", str(source), "-o", str(cubin)]
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="tilec-") as folder:
+            source, cubin = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+            source.write_text(ptx)
+            command = [str(path), f"-arch={target.name}", "-O3", "-v", str(source), "-o",
+                       str(cubin)]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace",
                                   timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise CompilationError(f"{path} did not end in {TIMEOUT_S} s", None,
-                                   "smaller tiles, or fewer unrolled rounds, compile faster"
-                                   ) from None
-        except OSError as e:
-            raise CompilationError(f"{path} cannot be run: {e.strerror or e}", None,
-                                   "pip install 'tilec[ptxas]' brings one that can") from None
-        log = f"{done.stdout}{done.stderr}".rstrip()
-        if done.returncode < 0:
-            raise CompilationError(f"{path} was ended by signal {-done.returncode}\n{log}")
-        made = done.returncode == 0 and cubin.is_file()
-        return Assembled(cubin.read_bytes() if made else None, log)
+            made = done.returncode == 0 and cubin.is_file()
+            content = cubin.read_bytes() if made else None
+    except subprocess.TimeoutExpired:
+        raise CompilationError(f"{path} did not end in {TIMEOUT_S} s", None,
+                               "smaller tiles, or fewer unrolled rounds, compile faster"
+                               ) from None
+    except OSError as e:
+        raise CompilationError(f"{path} cannot be run: {e.strerror or e}", None,
+                               "pip install 'tilec[ptxas]' brings one that can") from None
+    log = f"{done.stdout}{done.stderr}".rstrip()
+    if done.returncode < 0:
+        raise CompilationError(f"{path} was ended by signal {-done.returncode}\n{log}")
+    return Assembled(content, log)
 
 
 def _candidates() -> Iterator[Path]:
