@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 import zlib
 from collections import defaultdict
 
@@ -14,6 +15,10 @@ import pytest
 
 os.environ["TILEC_VERIFY"] = "1"
 os.environ["TILEC_CHECK"] = "1"  # whatever runs as PTX has no race and reads nothing uninitialised
+if "PYTEST_XDIST_WORKER" not in os.environ:  # whose workers share the cache of who starts them
+    # What was compiled before says no remarks, and hides a pass that is broken now.
+    CACHE = tempfile.TemporaryDirectory(prefix="tilec-tests-", ignore_cleanup_errors=True)
+    os.environ["TILEC_CACHE_DIR"] = CACHE.name
 # Compilations make many objects that live on, and few cycles: collected at Python's own thresholds
 # they cost a sixth of the time.
 gc.set_threshold(200_000, 20, 100)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import gcd
 
 from tilec.ir import ops
@@ -70,6 +71,7 @@ def low_bit(n: int) -> int:
     return min(n & -n, CAP) if n else CAP
 
 
+@cache
 def unknown(rank: int) -> AxisInfo:
     """Nothing is known."""
     ones = (1,) * max(1, rank)
@@ -91,9 +93,11 @@ def _held(info: AxisInfo, t: Type) -> AxisInfo:
     if not isinstance(element, Scalar) or element.is_float:
         return info if info.range is None else replace(info, range=None)
     bits, half = element.bits, 1 << (element.bits - 1)
-    numbers = Interval(0, (1 << bits) - 1) if info.range is None else info.range
+    numbers = (info.range or Interval(0, (1 << bits) - 1)).wrapped(bits, element.is_signed)
+    if max(info.contiguity) <= half:
+        return info if numbers is info.range else replace(info, range=numbers)
     contiguity = tuple(c if c <= half else gcd(c, half) for c in info.contiguity)
-    return replace(info, contiguity=contiguity, range=numbers.wrapped(bits, element.is_signed),
+    return replace(info, contiguity=contiguity, range=numbers,
                    divisibility=tuple(info.divisor(d, c) for d, c in enumerate(contiguity)))
 
 

@@ -63,6 +63,8 @@ class Interval:
         """Its numbers modulo 2^bits, in a type of so many bits: all of the type's, if some wrap and
         others do not, or not as often."""
         least = -(1 << (bits - 1)) if signed else 0
+        if least <= self.low and self.high < least + (1 << bits):
+            return self
         low = (self.low - least) % (1 << bits) + least
         high = low + self.high - self.low
         if high < least + (1 << bits):
