@@ -161,7 +161,7 @@ def rounds(module: Module, args: list[Any]) -> tuple[np.ndarray, list[bool]]:
     return out, [("True" in line) == taken for line in lines]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_random_masks(rng: random.Random) -> None:
     mask, step, begin = Mask(rng), rng.choice([1, 16, 32, 40]), rng.choice([0, 0, 5])
